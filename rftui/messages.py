@@ -1,0 +1,337 @@
+"""What viewers, scheduler and workers say to each other. Plain dataclasses that travel over `link`.
+
+Viewer -> scheduler: `Command`, `Attach`. Scheduler -> viewer: `Snapshot`, then `Update`s, and one `Reply` a command.
+Scheduler -> worker: `Describe`, `Check`, `Turn`, `Halt`, `Pin`, `Quit`. Worker -> scheduler: the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rftui.runs import Run
+
+# ---------------------------------------------------------------- viewer -> scheduler
+
+
+@dataclass
+class Attach:
+    """A viewer wants a fresh `Snapshot`: it has come, or its event queue overflowed."""
+
+    viewer: str
+
+
+@dataclass
+class Command:
+    """An op: "stop", "resume", "clone", "delete"; or of the experiment: "finish" (end once no run is active) and
+    "halt" (stop every run at its next step, resumable, and end).
+
+    `changes` maps dotted knob names to new values; `by` is who asked ("key", "cli", "python", "rule").
+    """
+
+    id: str
+    op: str
+    run: int = 0
+    changes: dict[str, Any] = field(default_factory=dict)
+    warm: bool = False
+    name: str | None = None
+    by: str = "key"
+    viewer: str = ""
+
+
+# ---------------------------------------------------------------- scheduler -> viewer
+
+
+@dataclass
+class Event:
+    """A line of the event log. `level` is "info", "notice" (something the user should know) or "error"."""
+
+    id: int
+    time: float
+    text: str
+    run: int | None = None
+    level: str = "info"
+
+
+@dataclass
+class Device:
+    """A worker and its device. Memory in bytes; `load` in 0..1; None where it is not known."""
+
+    name: str
+    state: str = "starting"  # starting, ready, lost
+    pid: int | None = None
+    run: int | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    load: float | None = None
+
+
+@dataclass
+class Field:
+    """One knob of a config as the worker described it.
+
+    `name` is dotted; `kind` is "float", "int", "bool", "choice", "list" (of strings) or "text"; `default` is what
+    trains when it is not set; `optional` says that None is a value.
+    """
+
+    name: str
+    kind: str
+    default: Any = None
+    choices: list[str] = field(default_factory=list)
+    optional: bool = False
+    help: str = ""
+
+
+@dataclass
+class ExperimentInfo:
+    """`state` is "loading", "running", "idle", "done" or "interrupted"; `waiting_for` says what loads ("" if nothing).
+
+    `eta` is seconds to the end of all active runs, None while unknown; `pid` is the scheduler's.
+    """
+
+    name: str
+    path: str
+    state: str = "loading"
+    waiting_for: str = ""
+    pid: int = 0
+    eta: float | None = None
+    rows: int = 0
+    steps_per_second: float | None = None
+
+
+@dataclass
+class Snapshot:
+    """Everything a viewer shows. `curves`: run id -> metric -> [(step, value), ...] in step order (decimated to at
+    most 512 points). `schema`: algo -> its fields. `sequence` is the number of the last update it includes."""
+
+    sequence: int
+    experiment: ExperimentInfo
+    runs: list[Run]
+    curves: dict[int, dict[str, list[tuple[int, float]]]]
+    events: list[Event]
+    devices: list[Device]
+    schema: dict[str, list[Field]]
+
+
+@dataclass
+class Update:
+    """What changed since update `sequence - 1`; empty parts did not change. `points`: (run, metric, step, value).
+
+    `rewound`: run -> step; the run's points past that step are void (it goes on from an earlier checkpoint).
+    `schema` is filled in the update in which it becomes known.
+    """
+
+    sequence: int
+    runs: list[Run] = field(default_factory=list)
+    points: list[tuple[int, str, int, float]] = field(default_factory=list)
+    rewound: dict[int, int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    experiment: ExperimentInfo | None = None
+    schema: dict[str, list[Field]] = field(default_factory=dict)
+
+
+@dataclass
+class Reply:
+    """The answer to a command: `ok` and when it takes effect, or a refusal and its reason, in one line.
+
+    `run` is the new run of an accepted clone.
+    """
+
+    command: str
+    ok: bool
+    text: str
+    run: int | None = None
+
+
+# ---------------------------------------------------------------- scheduler -> worker
+
+
+@dataclass
+class Describe:
+    """Describe the fields of these algos' configs."""
+
+    algos: list[str]
+
+
+@dataclass
+class Check:
+    """Check these runs' configs of one fit, without loading a model where that is possible."""
+
+    fit: int
+    runs: list[Run]
+
+
+@dataclass
+class Turn:
+    """Take the run to its next chunk end. A run that is not resident is built, from `resume` (a checkpoint) if given."""
+
+    run: Run
+    resume: str | None = None
+
+
+@dataclass
+class Halt:
+    """Checkpoint the run at its next step end and free it. `save=False` throws its work away (delete)."""
+
+    run: int
+    save: bool = True
+
+
+@dataclass
+class Pin:
+    """Checkpoint the run at its next step end and hard-link the checkpoint into `start/` of each run in `clones`."""
+
+    run: int
+    clones: list[int]
+
+
+@dataclass
+class Quit:
+    """End. `save` first takes every resident run to a checkpoint at its next step end."""
+
+    save: bool = True
+
+
+# ---------------------------------------------------------------- worker -> scheduler
+
+
+@dataclass
+class Ready:
+    pid: int
+
+
+@dataclass
+class Schema:
+    """algo -> its fields."""
+
+    fields: dict[str, list[Field]]
+
+
+@dataclass
+class Checked:
+    """The answer to `Check`: faults and notices, each (run id or None, one line)."""
+
+    fit: int
+    faults: list[tuple[int | None, str]]
+    notices: list[tuple[int | None, str]]
+
+
+@dataclass
+class Begun:
+    """The run's trainer stands: how long it is and where it starts."""
+
+    run: int
+    step: int
+    total_steps: int
+    chunk: int
+    chunks: int
+    epoch: float
+
+
+@dataclass
+class Stepped:
+    run: int
+    step: int
+    chunk: int
+    epoch: float
+
+
+@dataclass
+class Logged:
+    """What the trainer logged at `step`: metric -> value."""
+
+    run: int
+    step: int
+    values: dict[str, float]
+
+
+@dataclass
+class Saved:
+    """A checkpoint is committed."""
+
+    run: int
+    step: int
+    path: str
+
+
+@dataclass
+class TurnEnded:
+    """`seconds`: the time the run held the device in this turn."""
+
+    run: int
+    step: int
+    chunk: int
+    epoch: float
+    seconds: float
+
+
+@dataclass
+class Halted:
+    """The run was halted and freed; `path` is its checkpoint, None if it has not one (it had no step, or was deleted)."""
+
+    run: int
+    step: int
+    path: str | None
+
+
+@dataclass
+class Pinned:
+    """The parent's checkpoint lies in `start/` of the clones: its position, and the rows it had consumed."""
+
+    run: int
+    clones: list[int]
+    step: int
+    epoch: float
+    row: int
+
+
+@dataclass
+class Finished:
+    run: int
+    step: int
+    final: str
+    path: str | None
+    seconds: float
+
+
+@dataclass
+class Failed:
+    run: int
+    error: str
+    traceback: str
+    seconds: float = 0.0
+
+
+@dataclass
+class Note:
+    """Something for the event log."""
+
+    text: str
+    run: int | None = None
+    level: str = "notice"
+
+
+@dataclass
+class Gauge:
+    """The state of a device, sent every two seconds. Memory in bytes, `load` in 0..1."""
+
+    memory_used: int | None
+    memory_total: int | None
+    load: float | None
+
+
+@dataclass
+class Gone:
+    """A worker's process ended (said by the scheduler's own watcher) with this exit status."""
+
+    status: int
+
+
+@dataclass
+class Report:
+    """Messages of one worker incarnation, in order."""
+
+    worker: str
+    incarnation: int
+    messages: list[Any]

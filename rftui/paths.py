@@ -1,0 +1,171 @@
+"""The experiment directory: its files, modes and lock."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from rftui.faults import FAILED, Fault
+
+
+def home_dir(home: str | os.PathLike[str] | None = None) -> Path:
+    """Where experiments live: `home`, else $RFTUI_HOME, else ./rftui_experiments. Made absolute, not created."""
+    return Path(home or os.environ.get("RFTUI_HOME") or "rftui_experiments").expanduser().absolute()
+
+
+@dataclass(frozen=True)
+class RunDir:
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def start(self) -> Path:
+        """The pinned checkpoint of a warm clone's parent."""
+        return self.path / "start"
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+
+@dataclass(frozen=True)
+class ExperimentDir:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def home(self) -> Path:
+        return self.path.parent
+
+    @property
+    def db(self) -> Path:
+        return self.path / "experiment.db"
+
+    @property
+    def link(self) -> Path:
+        """Where the scheduler's socket is and its key (JSON, mode 0600)."""
+        return self.path / "link.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def spec(self, fit: int) -> Path:
+        return self.path / "fits" / str(fit) / "spec.pkl"
+
+    def data(self, fit: int) -> Path:
+        return self.path / "fits" / str(fit) / "data"
+
+    def run(self, run: int) -> RunDir:
+        return RunDir(self.path / "runs" / str(run))
+
+    def lock(self) -> IO[str] | None:
+        """The scheduler's exclusive lock, held while the returned file is open; None if another process holds it."""
+        file = open(self.path / "lock", "a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        return file
+
+    def alive(self) -> bool:
+        """Whether a scheduler holds this experiment."""
+        try:
+            file = open(self.path / "lock")
+        except OSError:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+
+def create(home: Path, name: str) -> ExperimentDir:
+    """A new experiment directory (mode 0700); where `name` is taken, the first free of `name-2`, `name-3`, ...
+
+    Raises Fault where the name cannot be a directory's or the home cannot be written.
+    """
+    if not re.fullmatch(r"[^/\0\n]{1,120}", name) or name in (".", ".."):
+        raise Fault(f"experiment name {name!r} cannot be a directory's name: use letters, digits, - and _")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        for candidate in _candidates(name):
+            try:
+                (home / candidate).mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            experiment = ExperimentDir(home / candidate)
+            for folder in (experiment.logs, experiment.path / "runs", experiment.path / "fits"):
+                folder.mkdir()
+            return experiment
+    except OSError as error:
+        raise Fault(
+            f"cannot write to {home}: {error.strerror}; choose another place with --home DIR or RFTUI_HOME"
+        ) from error
+    raise AssertionError("unreachable")
+
+
+def _candidates(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}-{number}"
+        number += 1
+
+
+def find(home: Path, name: str) -> ExperimentDir:
+    """The experiment called `name`. Raises Fault (exit code 1) that names the known ones."""
+    experiment = ExperimentDir(home / name)
+    if name and "/" not in name and experiment.db.is_file():
+        return experiment
+    known = ", ".join(sorted(found.name for found in all_in(home))) or "none yet"
+    raise Fault(f"no experiment {name!r} in {home}; there are: {known}", code=FAILED)
+
+
+def all_in(home: Path) -> list[ExperimentDir]:
+    """The experiments of a home, newest first."""
+    try:
+        folders = [ExperimentDir(path) for path in home.iterdir() if (path / "experiment.db").is_file()]
+    except OSError:
+        return []
+    return sorted(folders, key=lambda found: found.path.stat().st_ctime, reverse=True)
+
+
+def write_private(path: Path, content: dict[str, Any]) -> None:
+    """JSON into a file of mode 0600, replaced in one step."""
+    temporary = path.with_suffix(".tmp")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def owned_by_us(path: Path) -> bool:
+    """Whether `path` is ours and no one else may write it, so that unpickling it runs nobody else's code."""
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,0 +1,154 @@
+"""A run: its states, which op each state allows and, where it does not, why. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+QUEUED, RUNNING, WAITING, STOPPING = "queued", "running", "waiting", "stopping"
+STOPPED, DONE, FAILED, DELETED = "stopped", "done", "failed", "deleted"
+
+ACTIVE = frozenset({QUEUED, RUNNING, WAITING, STOPPING})
+"""States in which a run holds `run_fit` open."""
+
+OPS = ("stop", "resume", "clone", "delete")
+
+_REFUSALS = {
+    "stop": {
+        STOPPING: "it is already stopping",
+        STOPPED: "it is already stopped; r resumes it",
+        DONE: "it is done",
+        FAILED: "it has failed",
+    },
+    "resume": {
+        QUEUED: "it has not started yet",
+        RUNNING: "it is already running",
+        WAITING: "it is already running and waits for its next turn",
+        STOPPING: "it is still stopping; wait until it is stopped",
+        DONE: "it is done; clone it with more epochs instead",
+        FAILED: "it has failed; clone it with another value instead",
+    },
+}
+
+
+@dataclass
+class Run:
+    """One run as every part of the program sees it; plain data only.
+
+    `config` is its whole configuration as plain nested data (`model_name`, `model_kwargs`, `peft_config`,
+    `training_args`, ...; a function stands there by its name). `knobs` maps the dotted names of the swept and the
+    changed knobs ("training_args.learning_rate") to their values. `leaf` numbers the config of its fit's spec that it
+    was made from, `changes` (dotted name -> value) is what clones changed in it. `chunk` of `chunks` have ended, over
+    all epochs; `step` of `total_steps` optimizer steps are done; `turns` were started. A warm clone has `start_step`
+    and `start_epoch` (its parent's position) and `start_row` (over all the parent's epochs).
+    """
+
+    id: int
+    name: str
+    algo: str = "SFT"
+    fit: int = 1
+    leaf: int = 0
+    state: str = QUEUED
+    chunk: int = 0
+    chunks: int = 0
+    step: int = 0
+    total_steps: int = 0
+    epoch: float = 0.0
+    turns: int = 0
+    device: str | None = None
+    parent: int | None = None
+    warm: bool = False
+    start_step: int = 0
+    start_epoch: float = 0.0
+    start_row: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+    knobs: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    checkpoint: str | None = None
+    final: str | None = None
+    created: float = 0.0
+    active_seconds: float = 0.0
+
+    @property
+    def active(self) -> bool:
+        return self.state in ACTIVE
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, with secrets redacted, as `show --json` prints them."""
+        plain = asdict(self)
+        for key in ("config", "changes", "knobs"):
+            plain[key] = redact(plain[key])
+        return plain
+
+
+def why_not(run: Run, op: str) -> str | None:
+    """Why `op` cannot be done to `run` now, as the end of a sentence; None where it can."""
+    if run.state == DELETED:
+        return "it is deleted"
+    return _REFUSALS.get(op, {}).get(run.state)
+
+
+_SECRET_NAME = re.compile(r"(^|[._-])(token|key|api_?key|password|passwd|secret|credentials?)$", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"^(hf_|sk-|ghp_|github_pat_|xox[abp]-|AKIA)[A-Za-z0-9_-]{6,}")
+_NOT_SECRET = re.compile(r"(pad|eos|bos|unk|sep|cls|mask|image)_token$")
+HIDDEN = "[redacted]"
+
+
+def redact(value: Any, name: str = "") -> Any:
+    """`value` with what looks like a secret, by its knob's name or by its own look, replaced by a marker."""
+    if isinstance(value, dict):
+        return {key: redact(item, str(key)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redact(item, name) for item in value]
+    if isinstance(value, str) and value:
+        if _SECRET_VALUE.match(value) or (_SECRET_NAME.search(name) and not _NOT_SECRET.search(name)):
+            return HIDDEN
+    return value
+
+
+def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested config data as dotted names: `{"peft_config": {"r": 8}}` -> `{"peft_config.r": 8}`."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def changed(nested: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A deep copy of config data with the dotted names of `changes` set; missing levels are made."""
+    result = {key: changed(value, {}) if isinstance(value, dict) else value for key, value in nested.items()}
+    for name, value in changes.items():
+        *path, leaf = name.split(".")
+        level = result
+        for part in path:
+            if not isinstance(level.get(part), dict):
+                level[part] = {}
+            level = level[part]
+        level[leaf] = value
+    return result
+
+
+def short(name: str) -> str:
+    """A knob's name as a column shows it: "training_args.learning_rate" -> "lr"."""
+    leaf = name.rsplit(".", 1)[-1]
+    return _SHORT.get(leaf, leaf)
+
+
+_SHORT = {
+    "learning_rate": "lr",
+    "lora_alpha": "alpha",
+    "lora_dropout": "dropout",
+    "target_modules": "targets",
+    "per_device_train_batch_size": "batch",
+    "gradient_accumulation_steps": "accum",
+    "num_train_epochs": "epochs",
+    "lr_scheduler_type": "sched",
+    "warmup_steps": "warmup",
+    "model_name": "model",
+}
