@@ -1,0 +1,362 @@
+"""The queues between the processes: the scheduler serves them to its workers and viewers.
+
+`multiprocessing.managers` serves in-process queues from threads on a Unix socket in a private directory, with a random
+key; no TCP port is opened. Each incarnation of a worker and of a viewer has a queue of its own, because a client that
+is killed while it waits leaves a server thread behind that swallows the next item.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.managers import BaseManager
+from pathlib import Path
+from typing import Any
+
+from rftui.faults import FAILED, Fault
+from rftui.messages import Attach, Command, Report, Snapshot
+from rftui.paths import ExperimentDir, write_private
+
+_BACKLOG = 5000
+"""Messages a viewer may lag behind before its queue is dropped and it gets a fresh snapshot instead."""
+
+_LOST = (EOFError, ConnectionError, FileNotFoundError, AuthenticationError)
+
+
+class LinkLost(Exception):
+    """The process at the other end is gone."""
+
+
+class _Mailbox:
+    """A queue that is taken from in batches; one that overflows is emptied and marked."""
+
+    def __init__(self, limit: int = 0) -> None:
+        self._queue: queue.Queue[Any] = queue.Queue(limit)
+        self._overflowed = False
+
+    def put(self, message: Any) -> None:
+        try:
+            self._queue.put_nowait(message)
+        except queue.Full:
+            self._overflowed = True
+            with self._queue.mutex:
+                self._queue.queue.clear()
+
+    def take(self, timeout: float | None) -> tuple[list[Any], bool]:
+        """What has come, after waiting up to `timeout` seconds for a first message, and whether some were dropped."""
+        messages = []
+        try:
+            messages.append(self._queue.get(timeout=timeout))
+            while True:
+                messages.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        lost, self._overflowed = self._overflowed, False
+        return messages, lost
+
+
+class _Client(BaseManager):
+    """What a worker or a viewer connects with."""
+
+
+_Client.register("inbox")
+_Client.register("mailbox")
+
+
+class Server:
+    """The scheduler's end. Whatever workers and viewers send arrives in `inbox`."""
+
+    def __init__(self, experiment: ExperimentDir, rendezvous: Path | None = None) -> None:
+        self.inbox: queue.Queue[Any] = queue.Queue()
+        self._experiment = experiment
+        self._viewers: dict[str, _Mailbox] = {}
+        self._workers: dict[str, tuple[int, _Mailbox]] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix="rftui-", dir=_runtime_dir()))
+        key = secrets.token_bytes(32)
+        manager: Any = type("_Manager", (BaseManager,), {})
+        manager.register("inbox", callable=lambda: self.inbox, exposed=("put",))
+        manager.register("mailbox", callable=self._mailbox, exposed=("take",))
+        self._server = manager(address=str(self._folder / "s"), authkey=key).get_server()
+        # `serve_forever` would also put sys.stdout back to the process's own and raise SystemExit when it ends.
+        self._server.stop_event = threading.Event()
+        threading.Thread(target=self._server.accepter, name="link", daemon=True).start()
+        write_private(experiment.link, {"address": self._server.address, "key": key.hex(), "pid": os.getpid()})
+        if rendezvous:
+            write_private(rendezvous, {"experiment": str(experiment.path)})
+
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
+    def open_worker(self, name: str) -> tuple[int, dict[str, str]]:
+        """A queue for a new incarnation of worker `name`: its number, and what its environment needs to find it."""
+        incarnation = self._workers[name][0] + 1 if name in self._workers else 1
+        self.drop_worker(name)
+        self._workers[name] = (incarnation, _Mailbox())
+        return incarnation, {
+            "RFTUI_EXPERIMENT": str(self._experiment.path),
+            "RFTUI_WORKER": name,
+            "RFTUI_INCARNATION": str(incarnation),
+        }
+
+    def drop_worker(self, name: str) -> None:
+        """Forget the queue of the worker's present incarnation; its number stays used."""
+        if name in self._workers:
+            incarnation, mailbox = self._workers[name]
+            mailbox.put(None)  # wakes a server thread that still waits for a client that died
+            self._workers[name] = (incarnation, _Mailbox())
+
+    def task(self, name: str, message: Any) -> None:
+        """Give the worker's present incarnation something to do."""
+        self._workers[name][1].put(message)
+
+    def send(self, viewer: str, message: Any) -> None:
+        """To one viewer; nothing if it has left."""
+        if viewer in self._viewers:
+            self._viewers[viewer].put(message)
+
+    def broadcast(self, message: Any) -> None:
+        for mailbox in list(self._viewers.values()):
+            mailbox.put(message)
+
+    def drop_viewer(self, viewer: str) -> None:
+        mailbox = self._viewers.pop(viewer, None)
+        if mailbox:
+            mailbox.put(None)
+
+    def forget_dead_viewers(self) -> None:
+        """Drop the queues of viewers whose process is gone (a viewer's name begins with its pid)."""
+        for viewer in list(self._viewers):
+            try:
+                os.kill(int(viewer.split("-")[0]), 0)
+            except ProcessLookupError:
+                self.drop_viewer(viewer)
+
+    def close(self) -> None:
+        """Stop serving: every client's next call finds the link lost."""
+        self._server.stop_event.set()
+        self._server.listener.close()
+        self._experiment.link.unlink(missing_ok=True)
+        for mailbox in [*self._viewers.values(), *(mailbox for _, mailbox in self._workers.values())]:
+            mailbox.put(None)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _mailbox(self, kind: str, name: str, incarnation: int) -> _Mailbox:
+        if kind == "viewer":
+            return self._viewers.setdefault(name, _Mailbox(_BACKLOG))
+        present, mailbox = self._workers[name]
+        if present != incarnation:
+            raise LinkLost(f"worker {name} #{incarnation} was replaced")
+        return mailbox
+
+
+def _runtime_dir() -> str:
+    """A short directory for the socket: a Unix socket's path ends at 107 bytes, network file systems refuse sockets."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return runtime if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK) else "/tmp"
+
+
+def _connect(experiment: ExperimentDir) -> _Client:
+    try:
+        found = json.loads(experiment.link.read_text())
+        client = _Client(address=found["address"], authkey=bytes.fromhex(found["key"]))
+        client.connect()
+        return client
+    except (*_LOST, ValueError, KeyError) as error:
+        raise LinkLost(f"no scheduler serves {experiment.name}") from error
+
+
+class WorkerLink:
+    """A worker's end: tasks come by `tasks`, reports leave by a thread of their own, so that no trainer waits."""
+
+    def __init__(self, experiment: ExperimentDir, worker: str, incarnation: int) -> None:
+        client: Any = _connect(experiment)
+        self.lost = threading.Event()
+        self._tasks = client.mailbox("worker", worker, incarnation)
+        self._inbox = client.inbox()
+        self._sender_name = (worker, incarnation)
+        self._reports: queue.Queue[Any] = queue.Queue()
+        self._sender = threading.Thread(target=self._send, name="reports", daemon=True)
+        self._sender.start()
+
+    def tasks(self) -> list[Any]:
+        """What the scheduler asks, in order; blocks until there is something. Raises LinkLost."""
+        try:
+            messages, _ = self._tasks.take(None)
+        except _LOST as error:
+            self.lost.set()
+            raise LinkLost("the scheduler is gone") from error
+        if None in messages:
+            self.lost.set()
+            raise LinkLost("this worker was replaced")
+        return messages
+
+    def report(self, message: Any) -> None:
+        """Tell the scheduler; never blocks, never raises."""
+        self._reports.put(message)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send what was reported and end the sender."""
+        self._reports.put(None)
+        self._sender.join(timeout)
+
+    def _send(self) -> None:
+        ended = False
+        while not ended:
+            messages = [self._reports.get()]
+            while not self._reports.empty():
+                messages.append(self._reports.get())
+            if None in messages:
+                ended = True
+                messages.remove(None)
+            try:
+                self._inbox.put(Report(*self._sender_name, messages))
+            except _LOST:
+                self.lost.set()
+                return
+
+
+class Viewer:
+    """A viewer's end."""
+
+    def __init__(self, experiment: ExperimentDir) -> None:
+        client: Any = _connect(experiment)
+        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._events = client.mailbox("viewer", self.name, 0)
+        self._inbox = client.inbox()
+        self._fresh = False
+        self._put(Attach(self.name))
+
+    def poll(self, timeout: float) -> list[Any]:
+        """Snapshots, updates and replies, in order, after waiting up to `timeout` seconds. Raises LinkLost.
+
+        The first is a snapshot. After an overflow everything up to the next snapshot is left out.
+        """
+        try:
+            messages, dropped = self._events.take(timeout)
+        except _LOST as error:
+            raise LinkLost("the scheduler has ended") from error
+        if None in messages:
+            raise LinkLost("the scheduler has ended")
+        if dropped:
+            self._fresh = False
+            self._put(Attach(self.name))
+        kept = []
+        for message in messages:
+            self._fresh = self._fresh or isinstance(message, Snapshot)
+            if self._fresh or not hasattr(message, "sequence"):
+                kept.append(message)
+        return kept
+
+    def send(self, command: Command) -> None:
+        """Raises LinkLost."""
+        command.viewer = self.name
+        self._put(command)
+
+    def close(self) -> None:
+        """Leave; the scheduler forgets this viewer."""
+        try:
+            self._put(Command(id="", op="leave", viewer=self.name))
+        except LinkLost:
+            pass
+
+    def _put(self, message: Any) -> None:
+        try:
+            self._inbox.put(message)
+        except _LOST as error:
+            raise LinkLost("the scheduler has ended") from error
+
+
+class Launch:
+    """A scheduler that is coming up, or that runs already: `poll` until it gives a viewer."""
+
+    def __init__(
+        self,
+        title: str,
+        process: subprocess.Popen[bytes] | None = None,
+        log: Path | None = None,
+        rendezvous: Path | None = None,
+        experiment: ExperimentDir | None = None,
+    ) -> None:
+        self.title = title
+        self.log = log
+        self._process = process
+        self._rendezvous = rendezvous
+        self._experiment = experiment
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the process that was started ended; None while it lives, or where it was attached to."""
+        return self._process.poll() if self._process else None
+
+    def poll(self) -> Viewer | None:
+        """A viewer once the scheduler serves. Does not wait."""
+        if self._experiment is None and self._rendezvous and self._rendezvous.exists():
+            self._experiment = ExperimentDir(Path(json.loads(self._rendezvous.read_text())["experiment"]))
+        if self._experiment is None:
+            return None
+        try:
+            return Viewer(self._experiment)
+        except LinkLost:
+            return None
+
+    def tail(self, lines: int) -> list[str]:
+        """The last lines of what the started process wrote."""
+        if self.log is None or not self.log.exists():
+            return []
+        return self.log.read_text(errors="replace").splitlines()[-lines:]
+
+    def wait(self, timeout: float = 60.0) -> Viewer:
+        """Like `poll`, but waits. Raises Fault where the process ends, or nothing serves in time."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            ended = self.exit_status is not None
+            viewer = self.poll()
+            if viewer:
+                return viewer
+            if ended:
+                raise Fault(f"{self.title}: " + ("".join(self.tail(1)) or "it ended"), code=FAILED)
+            time.sleep(0.05)
+        raise Fault(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
+
+
+def attach(experiment: ExperimentDir) -> Launch:
+    """To a scheduler that runs already."""
+    return Launch(experiment.name, experiment=experiment)
+
+
+def spawn(argv: list[str], home: Path, *, title: str, devices: str | None = None, viewer: bool = True) -> Launch:
+    """Start a scheduler (a user's script, or `-m rftui.scheduler NAME`) with this Python, in a session of its own.
+
+    A hang-up of this terminal does not reach it; its output goes to a file under `<home>/.logs`.
+    """
+    logs = home / ".logs"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        log, rendezvous = logs / f"{stamp}.txt", logs / f"{stamp}.json"
+        output = open(log, "wb")
+    except OSError as error:
+        raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
+    environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(rendezvous)}
+    environment |= {"RFTUI_DEVICES": devices} if devices else {}
+    environment |= {"RFTUI_VIEWER": "1"} if viewer else {}
+    with output:
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    return Launch(title, process, log, rendezvous)

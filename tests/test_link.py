@@ -1,0 +1,89 @@
+"""The link in one process: a server, a worker's end and a viewer's end."""
+
+import json
+
+import pytest
+
+from rftui import link
+from rftui.link import LinkLost, Server, Viewer, WorkerLink
+from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Snapshot, Stepped, Update
+from rftui.paths import create
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(create(tmp_path, "e"))
+    yield server
+    server.close()
+
+
+def snapshot(sequence=0):
+    return Snapshot(sequence, ExperimentInfo("e", "/e"), [], {}, [], [], {})
+
+
+def test_reports_and_tasks_arrive_in_order(server):
+    number, environment = server.open_worker("w0")
+    worker = WorkerLink(server._experiment, "w0", number)
+    assert environment["RFTUI_INCARNATION"] == "1"
+    worker.report(Ready(7))
+    for step in range(20):
+        worker.report(Stepped(1, step, 0, 0.0))
+    worker.close()
+    got = []
+    while len(got) < 21:
+        report = server.inbox.get(timeout=10)
+        assert (report.worker, report.incarnation) == ("w0", 1)
+        got += report.messages
+    assert got[0] == Ready(7) and [message.step for message in got[1:]] == list(range(20))
+    server.task("w0", Quit())
+    assert worker.tasks() == [Quit()]
+
+
+def test_a_replaced_worker_finds_its_link_lost(server):
+    number, _ = server.open_worker("w0")
+    old = WorkerLink(server._experiment, "w0", number)
+    server.open_worker("w0")
+    with pytest.raises(LinkLost):
+        old.tasks()
+    with pytest.raises(Exception, match="replaced"):
+        WorkerLink(server._experiment, "w0", number)
+
+
+def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
+    monkeypatch.setattr(link, "_BACKLOG", 10)
+    viewer = Viewer(server._experiment)
+    assert server.inbox.get(timeout=10) == Attach(viewer.name)
+    server.send(viewer.name, snapshot())
+    assert viewer.poll(10) == [snapshot()]
+    for sequence in range(1, 26):
+        server.broadcast(Update(sequence))
+    viewer.poll(10)
+    assert server.inbox.get(timeout=10) == Attach(viewer.name)
+    server.broadcast(Update(26))
+    server.send(viewer.name, snapshot(26))
+    server.broadcast(Update(27))
+    messages = viewer.poll(10)
+    while messages[-1] != Update(27):
+        messages += viewer.poll(10)
+    assert messages == [snapshot(26), Update(27)]
+
+
+def test_commands_name_their_viewer_and_a_closed_server_is_lost(server):
+    viewer = Viewer(server._experiment)
+    server.inbox.get(timeout=10)
+    viewer.send(Command("1", "stop", 3))
+    assert server.inbox.get(timeout=10) == Command("1", "stop", 3, viewer=viewer.name)
+    server.close()
+    with pytest.raises(LinkLost):
+        while True:
+            viewer.poll(10)
+
+
+def test_a_wrong_key_is_refused_and_the_socket_is_private(server):
+    found = json.loads(server._experiment.link.read_text())
+    assert server._experiment.link.stat().st_mode & 0o777 == 0o600
+    assert server._folder.stat().st_mode & 0o777 == 0o700
+    assert len(found["address"]) < 107
+    server._experiment.link.write_text(json.dumps(found | {"key": "00" * 32}))
+    with pytest.raises(LinkLost):
+        Viewer(server._experiment)
