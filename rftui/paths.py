@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -153,6 +154,33 @@ def all_in(home: Path) -> list[ExperimentDir]:
     except OSError:
         return []
     return sorted(folders, key=lambda found: found.path.stat().st_ctime, reverse=True)
+
+
+CHECKPOINT_MARKER = "rftui.json"
+"""In a committed checkpoint (`checkpoints/step-N`, `start/`, `final/`): its step, epoch, row, and its files' sizes."""
+
+
+def checkpoint_marker(checkpoint: Path) -> dict[str, Any] | None:
+    """What the marker of a checkpoint says (step, epoch, row, evaluate, files); None where it is not whole."""
+    try:
+        marker = json.loads((checkpoint / CHECKPOINT_MARKER).read_text())
+        whole = all((checkpoint / name).stat().st_size == size for name, size in marker["files"].items())
+        return marker if whole else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def newest_checkpoint(checkpoints: Path) -> Path | None:
+    """The committed checkpoint of the highest step in a run's `checkpoints/`."""
+    found = sorted(checkpoints.glob("step-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    return next((path for path in found if checkpoint_marker(path)), None)
+
+
+def link_checkpoint(checkpoint: Path, target: Path) -> None:
+    """Hard-link a checkpoint to `target`, so that neither end's deletion touches the other."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(checkpoint, target, copy_function=os.link)
 
 
 def write_private(path: Path, content: dict[str, Any]) -> None:

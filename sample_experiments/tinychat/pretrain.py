@@ -162,6 +162,8 @@ def main() -> None:
     model = new_model(tokenizer)
     print(f"{model.num_parameters():,} parameters, {rows.numel():,} training tokens, {eval_rows.numel():,} held out")
     train(model, rows, eval_rows, args.steps)
+    # A model this small says its favourite sentence again and again when it always picks the likeliest token.
+    model.generation_config.repetition_penalty = 1.2
     model.to(torch.bfloat16).save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
 

@@ -1,0 +1,222 @@
+"""Models that runs train on: LoRA runs with the same base share one copy of its frozen tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from trl.trainer.utils import create_model_from_path
+
+from rftui.faults import Fault
+
+CreateModel = Callable[[dict[str, Any]], Any]
+
+_KEEPS_BASE = (True, False, "gaussian", "orthogonal")
+"""`init_lora_weights` that leave the base's weights as they are; PiSSA, OLoRA, LoftQ and others rewrite them."""
+
+
+class _Watched(dict[str, Any]):
+    """A config that notes which of its values were read. Any bulk read counts as reading everything."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self._given = dict(values)
+        self._read: set[str] = set()
+
+    def reads(self) -> dict[str, Any]:
+        """The values that were read, as they were given; a name that was asked for and missing reads as absent."""
+        return {name: self._given.get(name, _ABSENT) for name in sorted(self._read)}
+
+    def _note(self, name: str) -> None:
+        self._read.add(name)
+
+    def _note_all(self) -> None:
+        self._read |= set(self._given)
+        self._read.add("")  # a name added to the config would have been read too
+
+    def __getitem__(self, name: str) -> Any:
+        self._note(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._note(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._note(name)
+        return super().pop(name, *default)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        self._note(name)
+        return super().setdefault(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self._note(str(name))
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._note_all()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._note_all()
+        return super().__len__()
+
+    def keys(self) -> Any:
+        self._note_all()
+        return super().keys()
+
+    def items(self) -> Any:
+        self._note_all()
+        return super().items()
+
+    def values(self) -> Any:
+        self._note_all()
+        return super().values()
+
+    def popitem(self) -> Any:
+        self._note_all()
+        return super().popitem()
+
+    def copy(self) -> dict[str, Any]:
+        self._note_all()
+        return dict(super().items())
+
+    def __or__(self, other: Any) -> Any:
+        self._note_all()
+        return dict(super().items()) | other
+
+    def __ror__(self, other: Any) -> Any:
+        self._note_all()
+        return other | dict(super().items())
+
+    def __eq__(self, other: object) -> bool:
+        self._note_all()
+        return super().__eq__(other)
+
+    def __reduce__(self) -> Any:
+        self._note_all()
+        return (dict, (dict(super().items()),))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_ABSENT = "<not in the config>"
+
+
+@dataclass
+class _Base:
+    function: bytes
+    seed: int
+    reads: dict[str, Any]
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+class BaseModels:
+    """The bases of one worker. `get` is called by the thread that holds the floor."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._bases: list[_Base] = []
+
+    def get(
+        self, config: dict[str, Any], create: CreateModel | None, seed: int
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """A model of the run's own and a tokenizer of its own, made by the user's `create` or from `model_name`.
+
+        A LoRA run's model shares its frozen tensors with the runs for which `create` would have read the same values.
+        Raises Fault where the model cannot be made.
+        """
+        function = cloudpickle.dumps(create)
+        if not shareable(config):
+            model, tokenizer, _ = self._make(config, create, seed)
+            return model, tokenizer
+        base = next((base for base in self._bases if base.seed == seed and _serves(base, function, config)), None)
+        if base is None:
+            model, tokenizer, reads = self._make(config, create, seed)
+            if getattr(model, "is_quantized", False) or getattr(model, "peft_config", None):
+                return model, tokenizer
+            base = _Base(function, seed, reads, model, tokenizer)
+            self._bases.append(base)
+        return share(base.model), copy.deepcopy(base.tokenizer)
+
+    def keep_only(self, configs: list[dict[str, Any]]) -> None:
+        """Free the bases that none of these configs would share."""
+        self._bases = [base for base in self._bases if any(_serves(base, base.function, c) for c in configs)]
+
+    def _make(
+        self, config: dict[str, Any], create: CreateModel | None, seed: int
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+        watched = _Watched(config)
+        set_seed(seed)
+        made = (create or _from_name)(watched)
+        model, tokenizer = made if isinstance(made, tuple) else (made, None)
+        if not isinstance(model, torch.nn.Module):
+            raise Fault(f"create_model_fn returned {type(model).__name__}: it has to return (model, tokenizer)")
+        if tokenizer is None:
+            tokenizer = AutoTokenizer.from_pretrained(config.get("tokenizer") or config["model_name"])
+        spilled = sorted({p.device.type for p in model.parameters()} - {self._device.type})
+        if "meta" in spilled or (self._device.type == "cuda" and getattr(model, "hf_device_map", None) and spilled):
+            raise Fault(
+                f"the model does not fit on {self._device}: part of it was put on {', '.join(spilled)}; "
+                "take a smaller model or a smaller dtype"
+            )
+        if self._device.type == "cpu" and model.dtype == torch.float16:
+            model = model.float()
+        return model.to(self._device), tokenizer, watched.reads()
+
+
+def shareable(config: dict[str, Any]) -> bool:
+    """Whether a run with this config leaves the base's own tensors alone."""
+    peft = config.get("peft_config")
+    return (
+        bool(peft)
+        and peft.get("bias", "none") == "none"
+        and peft.get("init_lora_weights", True) in _KEEPS_BASE
+        and not (config.get("model_kwargs") or {}).get("quantization_config")
+    )
+
+
+def share(base: PreTrainedModel) -> PreTrainedModel:
+    """A copy of `base` with modules, hooks, config and buffers of its own over the same parameter storage."""
+    memo: dict[int, Any] = {
+        id(parameter): torch.nn.Parameter(parameter.data, requires_grad=False) for parameter in base.parameters()
+    }
+    return copy.deepcopy(base, memo)
+
+
+def _serves(base: _Base, function: bytes, config: dict[str, Any]) -> bool:
+    read = {name: config.get(name, _ABSENT) for name in base.reads if name}
+    if "" in base.reads and set(config) != set(read):
+        return False
+    then = {name: value for name, value in base.reads.items() if name}
+    return base.function == function and _canonical(read) == _canonical(then)
+
+
+def _canonical(value: Any) -> Any:
+    """Equal for two values exactly if a function that reads them cannot tell them apart (1, 1.0 and True can be)."""
+    if isinstance(value, dict):
+        return sorted((str(key), _canonical(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [_canonical(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value).__name__, repr(value)
+    return type(value).__name__, cloudpickle.dumps(value).hex()
+
+
+def _from_name(config: dict[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """What TRL does with a model's name: `from_pretrained` in float32 unless `dtype` says otherwise."""
+    kwargs = dict(config.get("model_kwargs") or {})
+    kwargs.pop("use_gradient_checkpointing", None)
+    if "torch_dtype" in kwargs:
+        kwargs["dtype"] = kwargs.pop("torch_dtype")
+    name = config["model_name"]
+    model = create_model_from_path(name, **kwargs)
+    tokenizer = AutoTokenizer.from_pretrained(config.get("tokenizer") or name, **(config.get("tokenizer_kwargs") or {}))
+    return model, tokenizer

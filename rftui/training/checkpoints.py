@@ -1,0 +1,121 @@
+"""Committed checkpoints: the Trainer's own files plus what stock resume forgets, in place completely or not at all.
+
+A checkpoint is a directory `checkpoints/step-N`. It is written under another name, fsynced and renamed; its marker
+names its files and their sizes, so that a torn one is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from rftui.paths import CHECKPOINT_MARKER
+from rftui.training.process_state import Rng, rng, set_rng
+
+_SIDECAR = "engine_state.pt"
+_KEPT = 2
+
+
+class Saver:
+    """Saves one run's checkpoints under `directory` and knows when the next one is due."""
+
+    def __init__(self, directory: Path, *, every_chunk: bool = False) -> None:
+        self._directory = directory
+        self._every_chunk = every_chunk
+        self._cost = 0.2  # seconds; a guess until the first one is measured
+        self._at = 0.0
+        self.newest: tuple[int, Path] | None = None
+
+    def due(self, active: float) -> bool:
+        """Whether one should be written at a chunk end after `active` seconds of the run's own time: every 30 times
+        its cost, at the latest every ten minutes."""
+        return self._every_chunk or active - self._at >= min(30 * self._cost, 600)
+
+    def save(self, trainer: Trainer, at_step_end: Rng, active: float, position: dict[str, Any]) -> Path:
+        """Commit a checkpoint of the trainer's present step, unless there is one, and drop the oldest beyond two.
+
+        `at_step_end` is the generators' state when the step ended; `position` goes into the marker (epoch, row, ...).
+        """
+        step = trainer.state.global_step
+        if self.newest and self.newest[0] == step and not position.get("evaluate"):
+            return self.newest[1]
+        begun = time.perf_counter()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        work = self._directory / f".step-{step}"
+        shutil.rmtree(work, ignore_errors=True)
+        present = rng()
+        set_rng(at_step_end)
+        trainer._get_output_dir = lambda trial: str(work)  # type: ignore[method-assign]
+        try:
+            # Trainer's own, without TRL's model card, which may ask the hub about the base.
+            Trainer._save_checkpoint(trainer, trainer.model, None)  # type: ignore[arg-type]
+        finally:
+            del trainer._get_output_dir
+            set_rng(present)
+        written = work / f"checkpoint-{step}"
+        torch.save(_forgotten(trainer), written / _SIDECAR)
+        (written / "training_args.bin").unlink(missing_ok=True)
+        commit(written, self._directory / f"step-{step}", {"step": step, **position})
+        shutil.rmtree(work, ignore_errors=True)
+        self.newest = (step, self._directory / f"step-{step}")
+        for old in sorted(self._directory.glob("step-*"), key=_step)[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        self._cost, self._at = time.perf_counter() - begun, active
+        return self.newest[1]
+
+
+def _step(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def commit(written: Path, target: Path, position: dict[str, Any]) -> None:
+    """Mark the directory `written` as whole, make it durable, and give it its name in one step."""
+    files = {str(file.relative_to(written)): file.stat().st_size for file in written.rglob("*") if file.is_file()}
+    (written / CHECKPOINT_MARKER).write_text(json.dumps({**position, "files": files}))
+    for file in [*(path for path in written.rglob("*")), written]:
+        _sync(file)
+    shutil.rmtree(target, ignore_errors=True)
+    written.rename(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _forgotten(trainer: Trainer) -> dict[str, Any]:
+    """The accumulators that `resume_from_checkpoint` starts anew: without them the logs of a resumed run differ."""
+    keep: dict[str, Any] = {name: getattr(trainer, name) for name in _ACCUMULATORS if hasattr(trainer, name)}
+    if hasattr(trainer, "_metrics"):
+        keep["_metrics"] = dict(trainer._metrics["train"])
+    return keep
+
+
+_ACCUMULATORS = (
+    "_tr_loss",
+    "_total_loss_scalar",
+    "_globalstep_last_logged",
+    "_initial_global_step",
+    "_total_train_tokens",
+    "current_flos",
+)
+
+
+def remember(trainer: Trainer, checkpoint: Path) -> None:
+    """Put back what `save` kept beside the Trainer's own state. Call when training has begun."""
+    kept = torch.load(checkpoint / _SIDECAR, map_location=trainer.args.device, weights_only=True)
+    if "_metrics" in kept:
+        trainer._metrics["train"].update(kept.pop("_metrics"))
+    for name, value in kept.items():
+        setattr(trainer, name, value)

@@ -1,0 +1,58 @@
+"""The process-wide state that a trainer leaves behind and finds again: random generators and accelerate's singletons.
+
+Two trainers that take turns in one process would otherwise draw from one generator, and a sibling's
+`sync_gradients=False` would silently skip optimizer steps.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+
+_SINGLETONS = (PartialState, AcceleratorState, GradientState)
+
+
+class Rng(NamedTuple):
+    """The states of Python's, NumPy's, torch's and (where CUDA is in use) the current GPU's generator."""
+
+    python: Any
+    numpy: Any
+    torch: torch.Tensor
+    cuda: torch.Tensor | None
+
+
+def rng() -> Rng:
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return Rng(random.getstate(), numpy.random.get_state(), torch.random.get_rng_state(), cuda)
+
+
+def set_rng(state: Rng) -> None:
+    random.setstate(state.python)
+    numpy.random.set_state(state.numpy)
+    torch.random.set_rng_state(state.torch)
+    if state.cuda is not None:
+        torch.cuda.set_rng_state(state.cuda)
+
+
+class ProcessState(NamedTuple):
+    rng: Rng
+    singletons: list[dict[str, Any]]
+
+
+def capture() -> ProcessState:
+    return ProcessState(rng(), [dict(singleton._shared_state) for singleton in _SINGLETONS])
+
+
+def restore(state: ProcessState | None) -> None:
+    """Put `state` back; None is the state of a process in which no trainer was made yet (its generators are seeded
+    by the trainer itself). The dictionaries are refilled, never replaced: every live object points at them."""
+    for number, singleton in enumerate(_SINGLETONS):
+        singleton._shared_state.clear()
+        if state:
+            singleton._shared_state.update(state.singletons[number])
+    if state:
+        set_rng(state.rng)

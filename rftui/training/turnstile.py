@@ -1,0 +1,132 @@
+"""One run thread at a time holds the floor: it trains until its turn ends, or carries out an order and steps back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+
+class Closed(BaseException):
+    """Raised in a run's thread at its next step boundary once the turnstile is closed."""
+
+
+class Turnstile:
+    """`capture` and `restore` save and put back the process-wide state of the thread that holds the floor."""
+
+    def __init__(self, capture: Callable[[], Any], restore: Callable[[Any], None]) -> None:
+        self._capture = capture
+        self._restore = restore
+        self._change = threading.Condition()
+        self._holder: Seat | None = None
+        self._training: Seat | None = None
+        self._errands: deque[Seat] = deque()
+        self._closed = False
+
+    def train(self, seat: Seat) -> None:
+        """Give `seat` the turn: it trains whenever no other seat has an order to carry out."""
+        with self._change:
+            self._training = seat
+            self._pass()
+
+    def order(self, seat: Seat, order: Any) -> bool:
+        """Have `seat` carry out `order` at its next step boundary; a parked one does so at the holder's next.
+
+        False where its thread has left already.
+        """
+        with self._change:
+            if seat._left:
+                return False
+            seat._orders.append(order)
+            if seat is not self._holder and seat not in self._errands:
+                self._errands.append(seat)
+            self._pass()
+            return True
+
+    def close(self) -> None:
+        """End every run thread at its next step boundary."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+
+    def _pass(self) -> None:
+        if self._holder is None:
+            self._holder = self._errands.popleft() if self._errands else self._training
+            self._change.notify_all()
+
+
+class Seat:
+    """A run's place at the turnstile. All but `ordered` are called by the run's own thread.
+
+    `held` is the time in seconds that the thread has held the floor.
+    """
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self._turnstile = turnstile
+        self._orders: deque[Any] = deque()
+        self._left = False
+        self._state: Any = None
+        self._since = 0.0
+        self._held = 0.0
+
+    @property
+    def held(self) -> float:
+        return self._held + time.perf_counter() - self._since
+
+    def ordered(self, kind: type) -> bool:
+        """Whether an order of this type waits."""
+        return any(isinstance(order, kind) for order in tuple(self._orders))
+
+    def enter(self) -> None:
+        """Wait for the floor."""
+        turnstile = self._turnstile
+        with turnstile._change:
+            turnstile._change.wait_for(lambda: turnstile._holder is self or turnstile._closed)
+            if turnstile._closed:
+                raise Closed
+        turnstile._restore(self._state)
+        self._since = time.perf_counter()
+
+    def boundary(self) -> Any | None:
+        """Called between two steps: an order to carry out (call again after it), or None: train the next step.
+
+        Parks while the turn is another's, and while others have orders to carry out.
+        """
+        turnstile = self._turnstile
+        while True:
+            if turnstile._closed:
+                raise Closed
+            if self._orders:
+                return self._orders.popleft()
+            with turnstile._change:
+                if turnstile._training is self and not turnstile._errands:
+                    return None
+            self._step_back()
+            self.enter()
+
+    def end_turn(self) -> None:
+        with self._turnstile._change:
+            if self._turnstile._training is self:
+                self._turnstile._training = None
+
+    def leave(self) -> list[Any]:
+        """Give the floor up for good; returns the orders that were not carried out."""
+        self.end_turn()
+        with self._turnstile._change:
+            self._left = True
+            if self in self._turnstile._errands:
+                self._turnstile._errands.remove(self)
+        if self._turnstile._holder is self:
+            self._step_back()
+        self._state = None
+        return list(self._orders)
+
+    def _step_back(self) -> None:
+        turnstile = self._turnstile
+        self._state = turnstile._capture()
+        self._held = self.held
+        with turnstile._change:
+            turnstile._holder = None
+            turnstile._pass()

@@ -1,0 +1,182 @@
+"""A worker: the process that trains on one device. Started by the scheduler as `python -m rftui.training.worker`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rftui import messages
+from rftui.faults import Fault
+from rftui.link import LinkLost, WorkerLink
+from rftui.paths import ExperimentDir
+
+if TYPE_CHECKING:
+    from rftui.training.run_thread import RunThread
+
+_GRACE = 10.0
+"""Seconds after which a worker whose scheduler has died ends, even in the middle of a step."""
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    experiment = ExperimentDir(Path(os.environ["RFTUI_EXPERIMENT"]))
+    try:
+        link = WorkerLink(experiment, os.environ["RFTUI_WORKER"], int(os.environ["RFTUI_INCARNATION"]))
+    except LinkLost:
+        return 1
+    _end_with(os.getppid(), link)
+    Worker(experiment, link).work()
+    link.close()
+    return 0
+
+
+class Worker:
+    """Carries out the scheduler's messages until `Quit`; every run has a thread of its own."""
+
+    def __init__(self, experiment: ExperimentDir, link: WorkerLink) -> None:
+        import datasets
+        import torch
+        import transformers
+
+        from rftui.training import process_state
+        from rftui.training.base_models import BaseModels
+        from rftui.training.trainers import TrainerBuilder
+        from rftui.training.turnstile import Turnstile
+
+        torch.set_num_threads(int(os.environ["RFTUI_THREADS"]))
+        datasets.disable_progress_bars()
+        transformers.utils.logging.disable_progress_bar()
+        self._device = torch.device("cuda:0" if os.environ["RFTUI_DEVICE"] == "cuda" else "cpu")
+        self._experiment = experiment
+        self._link = link
+        self._turnstile = Turnstile(process_state.capture, process_state.restore)
+        self._builder = TrainerBuilder(experiment, BaseModels(self._device), self._device)
+        self._threads: dict[int, RunThread] = {}
+        self._gauge = threading.Event()
+
+    def work(self) -> None:
+        """Until `Quit`, or until the scheduler is gone: then the process ends after its present step."""
+        self._link.report(messages.Ready(os.getpid()))
+        threading.Thread(target=self._report_gauge, name="gauge", daemon=True).start()
+        try:
+            while True:
+                for message in self._link.tasks():
+                    if isinstance(message, messages.Quit):
+                        self._quit(message)
+                        return
+                    self._carry_out(message)
+        except LinkLost:
+            self._turnstile.close()
+            self._join()
+        finally:
+            self._gauge.set()
+
+    def _carry_out(self, message: Any) -> None:
+        match message:
+            case messages.Describe(algos):
+                from rftui.training.schema import describe
+
+                self._link.report(messages.Schema(describe(algos)))
+            case messages.Check():
+                self._check(message)
+            case messages.Turn():
+                self._turn(message)
+            case messages.Halt(run):
+                self._order(run, message)
+            case messages.Pin(run):
+                self._order(run, message)
+
+    def _check(self, message: messages.Check) -> None:
+        from rftui.training import data
+        from rftui.training.schema import check
+
+        try:
+            train, evaluation = data.load(self._experiment, message.fit)
+            faults, notices = check(self._builder.spec(message.fit), message.runs, train, evaluation, str(self._device))
+        except Fault as fault:
+            faults, notices = [(None, line) for line in fault.lines], []
+        self._link.report(messages.Checked(message.fit, faults, notices))
+
+    def _turn(self, message: messages.Turn) -> None:
+        from rftui.training.run_thread import RunThread
+
+        run = message.run
+        thread = self._threads.get(run.id)
+        if thread is None or not thread.is_alive():
+            directory = self._experiment.run(run.id)
+            directory.path.mkdir(parents=True, exist_ok=True)
+            thread = RunThread(
+                run,
+                self._turnstile,
+                self._link.report,
+                lambda: self._builder.build(run),
+                directory,
+                Path(message.resume) if message.resume else None,
+                self._device,
+            )
+            self._threads[run.id] = thread
+            thread.start()
+        self._turnstile.train(thread.seat)
+
+    def _order(self, run: int, order: messages.Halt | messages.Pin) -> None:
+        thread = self._threads.get(run)
+        if thread is None or not self._turnstile.order(thread.seat, order):
+            if isinstance(order, messages.Pin) and thread:
+                thread.pin_last(order)
+
+    def _quit(self, message: messages.Quit) -> None:
+        for run in self._threads:
+            self._order(run, messages.Halt(run, save=message.save))
+        self._join()
+
+    def _join(self) -> None:
+        for thread in self._threads.values():
+            thread.join()
+
+    def _report_gauge(self) -> None:
+        import psutil
+
+        process = psutil.Process()
+        psutil.cpu_percent()
+        while not self._gauge.wait(2.0):
+            used, total = process.memory_info().rss, psutil.virtual_memory().total
+            load: float | None = psutil.cpu_percent() / 100
+            if self._device.type == "cuda":
+                import torch
+
+                free, total = torch.cuda.mem_get_info(self._device)
+                used, load = total - free, _gpu_load(self._device)
+            self._link.report(messages.Gauge(used, total, load))
+
+
+def _gpu_load(device: Any) -> float | None:
+    import torch
+
+    try:
+        return torch.cuda.utilization(device) / 100
+    except (ModuleNotFoundError, RuntimeError):
+        return None  # needs NVIDIA's own Python package
+
+
+def _end_with(parent: int, link: WorkerLink) -> None:
+    """End this process with its scheduler: after the present step if that ends in time."""
+
+    def watch() -> None:
+        while not link.lost.wait(1.0):
+            if os.getppid() != parent:
+                break
+        threading.Event().wait(_GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
