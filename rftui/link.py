@@ -160,7 +160,7 @@ class Server:
 
 
 def _runtime_dir() -> str:
-    """A short directory for the socket: a Unix socket's path ends at 107 bytes, network file systems refuse sockets."""
+    """A short local directory: a Unix socket's path ends at 107 bytes, and network file systems refuse sockets."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     return runtime if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK) else "/tmp"
 

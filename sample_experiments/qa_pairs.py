@@ -8,7 +8,8 @@ from pathlib import Path
 def qa_pairs() -> list[tuple[str, str]]:
     """The different first question-and-answer pairs of the English corpus, in a fixed order.
 
-    The corpus repeats some dialogues a hundred times over; left in, they would stand in both halves of any split.
+    The corpus repeats some dialogues a hundred times over; left in, they would stand in both halves of any
+    split.
     """
     try:
         import yaml
@@ -24,7 +25,7 @@ def qa_pairs() -> list[tuple[str, str]]:
 
 
 def split_by_question(pairs: list[tuple[str, str]], held_out: int, seed: int) -> tuple[list, list]:
-    """Shuffle and split `pairs` in two so that the second, of at least `held_out` pairs, has questions of its own."""
+    """Shuffle and split `pairs` in two: the second, of `held_out` pairs or more, has questions of its own."""
     questions = sorted({question for question, _ in pairs})
     random.Random(seed).shuffle(questions)
     answers = {question: [pair for pair in pairs if pair[0] == question] for question in questions}

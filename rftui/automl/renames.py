@@ -51,4 +51,7 @@ def modern(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "use_gradient_checkpointing" in kwargs:
         args.setdefault("gradient_checkpointing", kwargs.pop("use_gradient_checkpointing"))
         notices.append("model_kwargs.use_gradient_checkpointing is training_args.gradient_checkpointing")
+    if isinstance(args.get("model_init_kwargs"), dict):
+        kwargs = args.pop("model_init_kwargs") | kwargs
+        notices.append("training_args.model_init_kwargs are model_kwargs of RFModelConfig")
     return config | {"training_args": args, "model_kwargs": kwargs}, notices

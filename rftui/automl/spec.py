@@ -52,9 +52,9 @@ class Spec:
 
     def save(self, path: Path) -> None:
         """Write it to `path` (mode 0600) in one step. Raises one Fault that names everything that cannot travel."""
+        if lines := self.troubles():
+            raise Fault(*lines)
         with by_value():
-            if lines := self._troubles():
-                raise Fault(*lines)
             try:
                 # The paths come first: they must be in force before the rest is unpickled.
                 content = json.dumps(self.sys_path).encode() + b"\n" + cloudpickle.dumps(self)
@@ -88,15 +88,16 @@ class Spec:
             raise Fault(f"{path} cannot be loaded with this Python: {' '.join(str(error).split())}") from error
         return spec
 
-    def _troubles(self) -> list[str]:
-        """A line for each distinct callable or value that cannot travel."""
+    def troubles(self) -> list[str]:
+        """A line for each distinct callable or value that cannot travel to another process."""
         named: dict[int, tuple[str, Any]] = {}
         if self.create_model_fn is not None:
             named[id(self.create_model_fn)] = ("create_model_fn", self.create_model_fn)
         for leaf in self.leaves:
             for name, value in leaf.config.items():
                 named.setdefault(id(value), (name, value))
-        return [line for name, value in named.values() if (line := trouble(name, value))]
+        with by_value():
+            return [line for name, value in named.values() if (line := trouble(name, value))]
 
 
 def plain(leaf: Leaf) -> dict[str, Any]:
@@ -107,6 +108,9 @@ def plain(leaf: Leaf) -> dict[str, Any]:
 
 def configured(leaf: Leaf, changes: dict[str, Any]) -> dict[str, Any]:
     """The leaf's real config with the dotted names of `changes` set. The leaf stays as it is."""
+    if "torch_dtype" in leaf.config.get("model_kwargs", {}):
+        # The user's own create_model_fn may read the older name, so that the change goes there.
+        changes = {name.replace("model_kwargs.dtype", "model_kwargs.torch_dtype"): v for name, v in changes.items()}
     return changed(leaf.config, changes)
 
 

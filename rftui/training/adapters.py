@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import (
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    set_peft_model_state_dict,
+)
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, Trainer, set_seed
 
@@ -32,9 +39,8 @@ def warm(model: PreTrainedModel, lora: LoraConfig, start: Path, seed: int) -> Pe
     if missing:
         raise Fault(f"a warm start needs every module that the parent adapted; {_module(missing[0])} is not targeted")
     scale = _scaling(parent) / _scaling(lora)
-    set_peft_model_state_dict(
-        peft_model, {name: _grown(name, old[name], tensor, scale) if name in old else tensor for name, tensor in new.items()}
-    )
+    grown = {name: _grown(name, old[name], tensor, scale) if name in old else tensor for name, tensor in new.items()}
+    set_peft_model_state_dict(peft_model, grown)
     return peft_model
 
 

@@ -160,7 +160,7 @@ class BaseModels:
         if not isinstance(model, torch.nn.Module):
             raise Fault(f"create_model_fn returned {type(model).__name__}: it has to return (model, tokenizer)")
         if tokenizer is None:
-            tokenizer = AutoTokenizer.from_pretrained(config.get("tokenizer") or config["model_name"])
+            tokenizer = _tokenizer(config)
         spilled = sorted({p.device.type for p in model.parameters()} - {self._device.type})
         if "meta" in spilled or (self._device.type == "cuda" and getattr(model, "hf_device_map", None) and spilled):
             raise Fault(
@@ -218,5 +218,11 @@ def _from_name(config: dict[str, Any]) -> tuple[PreTrainedModel, PreTrainedToken
         kwargs["dtype"] = kwargs.pop("torch_dtype")
     name = config["model_name"]
     model = create_model_from_path(name, **kwargs)
-    tokenizer = AutoTokenizer.from_pretrained(config.get("tokenizer") or name, **(config.get("tokenizer_kwargs") or {}))
-    return model, tokenizer
+    return model, _tokenizer(config)
+
+
+def _tokenizer(config: dict[str, Any]) -> PreTrainedTokenizerBase:
+    given = config.get("tokenizer") or config["model_name"]
+    if isinstance(given, str):
+        return AutoTokenizer.from_pretrained(given, **(config.get("tokenizer_kwargs") or {}))
+    return given

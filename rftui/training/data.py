@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from datasets import Dataset, load_from_disk
 
 from rftui.paths import ExperimentDir
-
-Formatting = Callable[[dict[str, Any]], Any]
+from rftui.training.rows import Formatting, fits
 
 
 def load(experiment: ExperimentDir, fit: int) -> tuple[Dataset, Dataset | None]:
@@ -47,11 +45,6 @@ def formatted(dataset: Dataset, function: Formatting | None) -> tuple[Dataset, F
     if not isinstance(made, dict):
         return dataset, function
     return dataset.map(function, remove_columns=[c for c in dataset.column_names if c not in made]), None
-
-
-def fits(columns: list[str], text_field: str = "text") -> bool:
-    """Whether SFT can train on rows with these columns as they are."""
-    return any(wanted <= set(columns) for wanted in ({text_field}, {"messages"}, {"prompt", "completion"}, {"input_ids"}))
 
 
 def remaining_rows(rows: int, seed: int, start: int, stop: int) -> list[int]:

@@ -236,11 +236,9 @@ class _Turns(TrainerCallback):
 
     def _tell_begun(self, state: TrainerState) -> None:
         assert self._grid
-        step = state.global_step
+        step, total, epoch = state.global_step, state.max_steps, state.epoch or 0.0
         self._thread.tell(
-            messages.Begun(
-                self._thread.run_id, step, state.max_steps, self._grid.chunk(step), self._grid.total, state.epoch or 0.0
-            )
+            messages.Begun(self._thread.run_id, step, total, self._grid.chunk(step), self._grid.total, epoch)
         )
 
     def _end_turn(self, state: TrainerState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from rftui.training import data
 from rftui.training.adapters import warm, warm_full
 from rftui.training.arguments import arguments
 from rftui.training.base_models import BaseModels
+from rftui.training.rows import formatting
 from rftui.training.run_thread import Built
 
 
@@ -33,6 +35,7 @@ class TrainerBuilder:
         """What one `run_fit` was given. Raises Fault."""
         if fit not in self._specs:
             self._specs[fit] = Spec.load(self._experiment.spec(fit))
+            os.chdir(self._specs[fit].cwd)  # relative paths in configs and in the user's functions
         return self._specs[fit]
 
     def config(self, run: Run) -> dict[str, Any]:
@@ -60,10 +63,10 @@ class TrainerBuilder:
         model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
         if start:
             model = warm(model, LoraConfig(**lora), start, args.seed) if lora else warm_full(model, start)
-        formatting = data.formatting(spec, run.leaf, train.column_names)
+        function = formatting(spec, run.leaf, train.column_names)
         with data.preparing(self._experiment, run.fit):
-            train, left = data.formatted(train, formatting)
-            evaluation = data.formatted(evaluation, formatting)[0] if evaluation is not None else None
+            train, left = data.formatted(train, function)
+            evaluation = data.formatted(evaluation, function)[0] if evaluation is not None else None
             trainer = SFTTrainer(
                 model=model,
                 args=args,
@@ -93,7 +96,7 @@ class TrainerBuilder:
 
 
 def _one_pass(run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What makes a warm clone one sequential pass over its remaining rows; `max_steps` counts from its root's start."""
+    """What makes a warm clone one sequential pass over its remaining rows; `max_steps` counts from the root's start."""
     steps = kwargs.get("max_steps", -1)
     return {
         "num_train_epochs": 1,

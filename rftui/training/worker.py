@@ -99,7 +99,8 @@ class Worker:
 
         try:
             train, evaluation = data.load(self._experiment, message.fit)
-            faults, notices = check(self._builder.spec(message.fit), message.runs, train, evaluation, str(self._device))
+            spec = self._builder.spec(message.fit)
+            faults, notices = check(spec, message.runs, train, evaluation, str(self._device))
         except Fault as fault:
             faults, notices = [(None, line) for line in fault.lines], []
         self._link.report(messages.Checked(message.fit, faults, notices))

@@ -3,8 +3,8 @@
     pip install chitchat-dataset==0.9.0
     python pretrain.py [--out DIR] [--steps N]
 
-The data are the human-to-human conversations of the BYU Chit Chat Challenge (MIT). Both speakers' words count in the
-loss, and the topic that a conversation was given, where there was one, stands as its system message.
+The data are the human-to-human conversations of the BYU Chit Chat Challenge (MIT). Both speakers' words count
+in the loss, and the topic that a conversation was given, where there was one, stands as its system message.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import math
 import random
 import sys
 import time
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -27,8 +28,8 @@ WARMUP = 50
 SEED = 42
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 
-# Contents are trimmed so that "assistant\n" always ends on a token boundary: then a prompt's tokens are a prefix
-# of the whole conversation's, which is what completion-only and assistant-only losses rely on.
+# Contents are trimmed so that "assistant\n" always ends on a token boundary: then a prompt's tokens are a
+# prefix of the whole conversation's, which is what completion-only and assistant-only losses rely on.
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 {{- '<|im_start|>' + message['role'] + '\n' -}}
@@ -57,8 +58,9 @@ def conversations() -> list[list[dict]]:
         turns = [turn for turn in turns if turn]
         if len(turns) < 2:
             continue
-        topic = [{"role": "system", "content": record["prompt"]}] if record.get("prompt") else []
-        chats.append(topic + [{"role": ("user", "assistant")[i % 2], "content": t} for i, t in enumerate(turns)])
+        chat = [{"role": "system", "content": record["prompt"]}] if record.get("prompt") else []
+        chat += [{"role": role, "content": turn} for role, turn in zip(cycle(("user", "assistant")), turns)]
+        chats.append(chat)
     return chats
 
 
@@ -160,7 +162,7 @@ def main() -> None:
     tokenizer = train_tokenizer(chats)
     rows, eval_rows = pack(tokenizer, chats), pack(tokenizer, held_out)
     model = new_model(tokenizer)
-    print(f"{model.num_parameters():,} parameters, {rows.numel():,} training tokens, {eval_rows.numel():,} held out")
+    print(f"{model.num_parameters():,} parameters, {rows.numel():,} tokens, {eval_rows.numel():,} held out")
     train(model, rows, eval_rows, args.steps)
     # A model this small says its favourite sentence again and again when it always picks the likeliest token.
     model.generation_config.repetition_penalty = 1.2

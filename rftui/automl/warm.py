@@ -1,0 +1,139 @@
+"""What a warm start allows: a clone that takes its parent's weights and goes on over its remaining rows. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rftui.runs import DONE, FAILED, QUEUED, Run
+
+DEFAULTS: dict[str, Any] = {
+    "training_args.num_train_epochs": 3.0,
+    "training_args.max_steps": -1,
+    "training_args.per_device_train_batch_size": 8,
+    "training_args.gradient_accumulation_steps": 1,
+    "training_args.warmup_steps": 0,
+    "peft_config.r": 8,
+    "peft_config.target_modules": None,
+}
+"""TRL's and PEFT's values of the knobs that the rules below reckon with."""
+
+_ROWS = {
+    "max_length",
+    "packing",
+    "packing_strategy",
+    "padding_free",
+    "truncation_mode",
+    "dataset_text_field",
+    "dataset_kwargs",
+    "shuffle_dataset",
+    "train_sampling_strategy",
+    "data_seed",
+    "completion_only_loss",
+    "assistant_only_loss",
+    "chat_template_path",
+    "eos_token",
+    "dataloader_drop_last",
+}
+"""Training arguments that change which rows there are or their order, in which the clone goes on."""
+
+_SOUND = {"r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora"}
+"""Adapter fields of which another value can take over the parent's adapter."""
+
+_KEPT = ("training_args", "peft_config", "generation_config")
+
+
+def warm_faults(parent: Run, changed: dict[str, Any], before: dict[str, Any]) -> dict[str, str]:
+    """Why `parent` cannot be cloned warm with the knobs in `changed`; `before` are all its values, flat."""
+    if parent.state == QUEUED or (parent.step == 0 and parent.state != FAILED):
+        return {"": "it has trained no step yet, so there are no weights to start from; clone it cold"}
+    if parent.state == FAILED and not parent.checkpoint:
+        return {"": "it failed before its first checkpoint, so there are no weights to start from; clone it cold"}
+    faults = {}
+    for name, value in changed.items():
+        section, _, leaf = name.partition(".")
+        if section not in _KEPT:
+            faults[name] = "cannot change in a warm start, which keeps the parent's model; clone it cold"
+        elif section == "training_args" and leaf in _ROWS:
+            faults[name] = "cannot change in a warm start, since it changes the rows or their order; clone it cold"
+        elif section == "peft_config":
+            reason = _peft_fault(leaf, value, before)
+            if reason:
+                faults[name] = reason
+    return faults | _too_short(parent, changed)
+
+
+def _peft_fault(leaf: str, value: Any, before: dict[str, Any]) -> str | None:
+    if "peft_config" in before and before["peft_config"] is None:
+        return "cannot be set in a warm start of a run that trains all its weights; clone it cold"
+    if leaf not in _SOUND:
+        return "cannot change in a warm start, since the parent's adapter would not fit; clone it cold"
+    if leaf == "r" and value < before["peft_config.r"]:
+        return f"may grow but not shrink in a warm start (the parent's is {before['peft_config.r']}); clone it cold"
+    if leaf == "target_modules" and not _covers(value, before["peft_config.target_modules"]):
+        shown = before["peft_config.target_modules"]
+        shown = ",".join(shown) if isinstance(shown, list) else shown or "the model's default"
+        return f"must keep the parent's modules in a warm start ({shown}) and may add others; clone it cold"
+    return None
+
+
+def _covers(new: Any, old: Any) -> bool:
+    if new == "all-linear":
+        return True
+    return isinstance(new, list) and isinstance(old, list) and set(old) <= set(new)
+
+
+def _too_short(parent: Run, changed: dict[str, Any]) -> dict[str, str]:
+    """Faults of a length, counted like the parent's from its beginning, that the parent has passed already."""
+    if parent.state == DONE:
+        return {}
+    faults = {}
+    epochs = changed.get("training_args.num_train_epochs")
+    if epochs is not None and epochs <= parent.epoch:
+        faults["training_args.num_train_epochs"] = f"must be more than the {parent.epoch:.4g} epochs that are done"
+    steps = changed.get("training_args.max_steps", -1)
+    if 0 < steps <= parent.step:
+        faults["training_args.max_steps"] = f"must be more than the {parent.step} steps that are done"
+    return faults
+
+
+def finished_faults(parent: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+    """Why a warm clone of a finished run would have nothing to train."""
+    epochs, steps = "training_args.num_train_epochs", "training_args.max_steps"
+    if after[steps] > 0:
+        if after[steps] > parent.step:
+            return {}
+        return {steps: f"must be more than the {parent.step} steps that are done, or -1 with more epochs"}
+    if after[epochs] > max(parent.epoch, 0 if before[steps] > 0 else before[epochs]):
+        return {}
+    return {epochs: f"must be more than the {parent.epoch:.4g} epochs that are done: all its rows are trained"}
+
+
+def warmup_faults(
+    parent: Run, changed: dict[str, Any], before: dict[str, Any], after: dict[str, Any], warm: bool
+) -> dict[str, str]:
+    """A warm-up that is longer than all the steps that the clone has; silent where they are not known yet."""
+    name = "training_args.warmup_steps"
+    steps = _steps(parent, before, after, warm)
+    if not changed or steps is None or after[name] < 1 or after[name] < steps:
+        return {}
+    return {
+        name: f"of {after[name]:g} would fill all of the clone's {steps} steps; make it less, or below 1 for a share"
+    }
+
+
+def _steps(parent: Run, before: dict[str, Any], after: dict[str, Any], warm: bool) -> int | None:
+    """About how many optimizer steps a clone has; None where that cannot be told from its parent's."""
+    old, new = _batch(before), _batch(after)
+    limit, epochs = after["training_args.max_steps"], after["training_args.num_train_epochs"]
+    if limit > 0:
+        rows = limit * (old if warm else new)
+    elif before["training_args.max_steps"] > 0 or not parent.total_steps:
+        return None
+    else:
+        rows = parent.total_steps * old * epochs / before["training_args.num_train_epochs"]
+    return max(1, round((rows - (parent.step * old if warm else 0)) / new))
+
+
+def _batch(values: dict[str, Any]) -> int:
+    """Rows that an optimizer step takes."""
+    return values["training_args.per_device_train_batch_size"] * values["training_args.gradient_accumulation_steps"]

@@ -1,0 +1,139 @@
+"""The check of configs before anything trains: every fault of every run at once, one line each."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from datasets import Dataset
+from peft import LoraConfig
+from trl import SFTConfig
+
+from rftui.automl.nearest import nearest
+from rftui.automl.spec import Spec, configured, plain_value
+from rftui.automl.taken import OWN, REFUSED, TAKEN
+from rftui.automl.validate import value_fault
+from rftui.chunks import chunks_per_epoch
+from rftui.faults import Fault
+from rftui.messages import Field
+from rftui.runs import Run
+from rftui.training import process_state
+from rftui.training.arguments import arguments
+from rftui.training.fields import describe
+from rftui.training.models import Models
+from rftui.training.rows import conversational, formatting, sample
+
+Lines = list[tuple[int | None, str]]
+
+_LOOSE = {"training_args.eval_strategy", "training_args.save_strategy", "peft_config.init_lora_weights"}
+"""Knobs that take more words than a form offers; what is wrong with them is said when their class is constructed."""
+
+
+def check(spec: Spec, runs: list[Run], train: Dataset, evaluation: Dataset | None, device: str) -> tuple[Lines, Lines]:
+    """Faults and notices about the configs of these runs of one fit, each with its run, or None for all the runs.
+
+    Loads configs and tokenizers but no weights, and calls no `create_model_fn`. `device` is "cpu" or "cuda:N". Leaves
+    the process's random generators and accelerate's state as they were.
+    """
+    before = process_state.capture()
+    try:
+        models = Models()
+        found = [(run.id, *_check(spec, run, train, evaluation, device, models)) for run in runs]
+    finally:
+        process_state.restore(before)
+    return (
+        _told([(run, faults) for run, faults, _ in found]),
+        _told([(run, notices) for run, _, notices in found]),
+    )
+
+
+def _told(lines: list[tuple[int, list[str]]]) -> Lines:
+    """What is said of every run is said once."""
+    common = [line for line in lines[0][1] if all(line in of_run for _, of_run in lines)] if len(lines) > 1 else []
+    told: Lines = [(None, line) for line in dict.fromkeys(common)]
+    return told + [(run, line) for run, of_run in lines for line in dict.fromkeys(of_run) if line not in common]
+
+
+def _check(
+    spec: Spec, run: Run, train: Dataset, evaluation: Dataset | None, device: str, models: Models
+) -> tuple[list[str], list[str]]:
+    leaf = spec.leaves[run.leaf]
+    config = configured(leaf, run.changes)
+    notices = list(leaf.notices)
+    faults = [*_knob_faults(config)]
+    if not faults:
+        faults += _collected(lambda: _construct(spec, config, train, evaluation is not None, device, notices))
+    text_field = config["training_args"].get("dataset_text_field", "text")
+    function = formatting(spec, run.leaf, train.column_names)
+    if function is not config["formatting_func"]:
+        notices.append(
+            f"its rows need a formatting_func and it has none: its sibling's {plain_value(function)} is used"
+        )
+    rows: list[dict[str, Any]] = []
+    for dataset, what in ((train, "train_dataset"), (evaluation, "eval_dataset")):
+        if dataset is not None:
+            faults += _collected(lambda: rows.append(sample(dataset, function, text_field, what)))  # noqa: B023
+    if spec.create_model_fn is None:
+        faults += models.faults(config, notices, chats=any(conversational(row) for row in rows))
+    if config["training_args"].get("assistant_only_loss") and rows and not conversational(rows[0]):
+        faults.append("training_args.assistant_only_loss needs conversations; these rows are plain text")
+    return faults, notices
+
+
+def _collected(step: Callable[[], None]) -> Iterable[str]:
+    try:
+        step()
+    except Fault as fault:
+        return fault.lines
+    return ()
+
+
+@cache
+def _described() -> dict[str, Field]:
+    return {field.name: field for field in describe(["SFT"])["SFT"]}
+
+
+def _knob_faults(config: dict[str, Any]) -> Iterable[str]:
+    described = _described()
+    sections = {"training_args": (SFTConfig, OWN | set(TAKEN) | set(REFUSED)), "peft_config": (LoraConfig, set())}
+    for section, (kind, extra) in sections.items():
+        known = {field.name for field in dataclasses.fields(kind) if field.init} | extra
+        for leaf, value in (config[section] or {}).items():
+            name = f"{section}.{leaf}"
+            field = described.get(name)
+            if leaf not in known:
+                yield f"{name} is no argument of {kind.__name__}{nearest(leaf, known)}"
+            elif field and name not in _LOOSE and (reason := value_fault(field, plain_value(value))):
+                yield f"{name} {reason}"
+
+
+def _construct(
+    spec: Spec, config: dict[str, Any], train: Dataset, has_eval: bool, device: str, notices: list[str]
+) -> None:
+    """Raises Fault with what TRL's and PEFT's own classes say about the config."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+        per_epoch = chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size)
+        kwargs, lora, told, _ = arguments(
+            config,
+            output_dir=folder,
+            device=device,
+            seed=spec.seed,
+            has_eval=has_eval,
+            rows=len(train),
+            per_epoch=per_epoch,
+        )
+        notices += told
+        lines = []
+        for section, kind, given in (("training_args", SFTConfig, kwargs), ("peft_config", LoraConfig, lora)):
+            try:
+                if given is not None:
+                    kind(**given)
+            except Exception as error:
+                # The classes raise all kinds of errors; what they say is meant for the user.
+                lines.append(f"{section}: {' '.join(str(error).split())}")
+    if lines:
+        raise Fault(*lines)
