@@ -208,18 +208,9 @@ class _Fit:
         for leaf_number, leaf in enumerate(self.spec.leaves):
             name = run_name(leaf.knobs, leaf_number + 1, taken)
             taken.add(name)
-            store.add_run(
-                Run(
-                    id=0,
-                    name=name,
-                    algo=leaf.algo,
-                    fit=number,
-                    leaf=leaf_number,
-                    config=plain(leaf),
-                    knobs=leaf.knobs,
-                    created=time.time(),
-                )
-            )
+            run = Run(0, name, leaf.algo, number, leaf_number, created=time.time())
+            run.config, run.knobs = plain(leaf), leaf.knobs
+            store.add_run(run)
         for notice in self.notices:
             store.log(notice, level="notice")
         return number
@@ -241,7 +232,11 @@ def _dataset(given: Any, name: str, faults: list[str]) -> Any:
 
     name = f"{name}_dataset"
     if isinstance(given, list) and all(isinstance(row, dict) for row in given):
-        given = Dataset.from_list(given)
+        try:
+            given = Dataset.from_list(given)
+        except Exception as error:  # pyarrow's errors, for columns that hold values of several types
+            faults.append(f"{name} cannot be made a Dataset: {' '.join(str(error).split())}")
+            return None
     if isinstance(given, (DatasetDict, IterableDatasetDict, dict)):
         split = next(iter(given), "train")
         faults.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes: done; a run failed or the thing asked for is not there; wrong usage or faults before the start; interrupted."""
+"""Exit codes: done; a run failed, or what was asked for is not there; wrong usage or faults; interrupted."""
 
 
 class Fault(Exception):

@@ -106,6 +106,9 @@ class Server:
             "RFTUI_EXPERIMENT": str(self._experiment.path),
             "RFTUI_WORKER": name,
             "RFTUI_INCARNATION": str(incarnation),
+            # Else glibc gives each run's thread an arena that keeps the peak of its steps: 8 runs of a 65 M base then
+            # grow memory to 1.9 times that of one run instead of 1.35.
+            "MALLOC_ARENA_MAX": "2",
         }
 
     def drop_worker(self, name: str) -> None:

@@ -164,7 +164,7 @@ class Check:
 
 @dataclass
 class Turn:
-    """Take the run to its next chunk end. A run that is not resident is built, from `resume` (a checkpoint) if given."""
+    """Take the run to its next chunk end. One that is not resident is built, from `resume` (a checkpoint) if given."""
 
     run: Run
     resume: str | None = None
@@ -268,7 +268,7 @@ class TurnEnded:
 
 @dataclass
 class Halted:
-    """The run was halted and freed; `path` is its checkpoint, None if it has not one (it had no step, or was deleted)."""
+    """The run was halted and freed; `path` is its checkpoint, None if it has none (no step yet, or deleted)."""
 
     run: int
     step: int

@@ -56,7 +56,9 @@ class Ledger:
             (run, after, limit),
         )
         # SQLite keeps a NaN as NULL.
-        return [Point(seq, name, step, math.nan if value is None else value, at) for seq, name, step, value, at in rows]
+        return [
+            Point(seq, name, step, math.nan if value is None else value, at) for seq, name, step, value, at in rows
+        ]
 
     def entries(self) -> dict[int, Entry]:
         """What was sent, by run."""

@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient

@@ -103,7 +103,7 @@ class _Watched(dict[str, Any]):
         self._note_all()
         return (dict, (dict(super().items()),))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 _ABSENT = "<not in the config>"
@@ -157,7 +157,7 @@ class BaseModels:
         set_seed(seed)
         made = (create or _from_name)(watched)
         model, tokenizer = made if isinstance(made, tuple) else (made, None)
-        if not isinstance(model, torch.nn.Module):
+        if not isinstance(model, PreTrainedModel):
             raise Fault(f"create_model_fn returned {type(model).__name__}: it has to return (model, tokenizer)")
         if tokenizer is None:
             tokenizer = _tokenizer(config)
@@ -169,12 +169,13 @@ class BaseModels:
             )
         if self._device.type == "cpu" and model.dtype == torch.float16:
             model = model.float()
-        return model.to(self._device), tokenizer, watched.reads()
+        model.to(self._device)
+        return model, tokenizer, watched.reads()
 
 
 def shareable(config: dict[str, Any]) -> bool:
     """Whether a run with this config leaves the base's own tensors alone."""
-    peft = config.get("peft_config")
+    peft: dict[str, Any] = config.get("peft_config") or {}
     return (
         bool(peft)
         and peft.get("bias", "none") == "none"

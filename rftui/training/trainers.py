@@ -60,9 +60,10 @@ class TrainerBuilder:
         if start:
             kwargs |= _one_pass(run, kwargs)
         args = SFTConfig(**kwargs)
-        model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
+        base, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
+        model: Any = base
         if start:
-            model = warm(model, LoraConfig(**lora), start, args.seed) if lora else warm_full(model, start)
+            model = warm(base, LoraConfig(**lora), start, args.seed) if lora else warm_full(base, start)
         function = formatting(spec, run.leaf, train.column_names)
         with data.preparing(self._experiment, run.fit):
             train, left = data.formatted(train, function)
@@ -76,7 +77,8 @@ class TrainerBuilder:
                 peft_config=LoraConfig(**lora) if lora and not start else None,
                 formatting_func=left,
             )
-        rows = len(trainer.train_dataset)
+        prepared: Any = trainer.train_dataset
+        rows = len(prepared)
         if not rows:
             raise Fault("no row is left to train on after tokenisation: every prompt is longer than max_length")
         per_epoch = chunks_per_epoch(rows, spec.num_chunks, spec.chunk_size)
@@ -85,7 +87,7 @@ class TrainerBuilder:
         if start:
             stop = _last_row(run, kwargs["max_steps"], epochs, rows, batch)
             order = data.remaining_rows(rows, kwargs["data_seed"], run.start_row, stop)
-            trainer.train_dataset = trainer.train_dataset.select(order)
+            trainer.train_dataset = prepared.select(order)
         if args.dataloader_drop_last:
             rows -= rows % args.per_device_train_batch_size
 
@@ -96,7 +98,7 @@ class TrainerBuilder:
 
 
 def _one_pass(run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What makes a warm clone one sequential pass over its remaining rows; `max_steps` counts from the root's start."""
+    """What makes a warm clone one sequential pass over its rows; `max_steps` counts from its root's start."""
     steps = kwargs.get("max_steps", -1)
     return {
         "num_train_epochs": 1,

@@ -35,7 +35,9 @@ class Database:
     def points(self, run, metric, steps, value=float):
         for step in steps:
             row = (run, metric, step, value(step), 1700000000.0 + step)
-            self._connection.execute("INSERT INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)", row)
+            self._connection.execute(
+                "INSERT INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)", row
+            )
 
     def rewind(self, run, step):
         self._connection.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (run, step))

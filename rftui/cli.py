@@ -1,0 +1,148 @@
+"""The `rftui` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from rftui import __version__
+from rftui.automl.nearest import nearest
+from rftui.commands import doctor, launch, listing, mlflow_ui, ops, samples
+from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
+from rftui.link import LinkLost
+from rftui.paths import home_dir
+
+_OPS = {
+    "stop": "stop runs at their next step; they can be resumed",
+    "resume": "let stopped runs go on from where they stand",
+    "delete": "stop runs and throw them away",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        unknown = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if unknown and "COMMAND" in message:
+            word, known = unknown[1], re.findall(r"[\w-]+", unknown[2])
+            hint = f"; did you mean rftui run {word}?" if os.path.isfile(word) else nearest(word, known)
+            raise Fault(f"unknown command {word!r}" + (hint or "; rftui --help lists them"))
+        raise Fault(f"{message} ({self.prog} --help)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # names in any script, shown in a terminal of any encoding
+    try:
+        code = _dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except Fault as fault:
+        return _fail(fault.code, *fault.lines)
+    except LinkLost as lost:
+        return _fail(FAILED, str(lost))
+    except BrokenPipeError:
+        # The reader has seen enough; Python would complain when it flushes stdout at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        with tempfile.NamedTemporaryFile("w", prefix="rftui-", suffix=".txt", delete=False, encoding="utf-8") as log:
+            traceback.print_exc(file=log)
+        return _fail(FAILED, f"unexpected {type(error).__name__}: {error}; its traceback is in {log.name}")
+
+
+def _fail(code: int, *lines: str) -> int:
+    for line in lines:
+        print(f"rftui: {line}", file=sys.stderr)
+    return code
+
+
+def _dispatch(argv: list[str]) -> int:
+    own, rest = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    arguments, unknown = _parser().parse_known_args(own)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    if command is launch.run:
+        arguments.args += [word for word in unknown if not word.startswith("-")] + rest
+        unknown = [word for word in unknown if word.startswith("-")]
+        if unknown:
+            raise Fault(f"rftui run has no option {unknown[0]}; the script's own options go after a --")
+    elif unknown or rest:
+        raise Fault(f"unrecognized: {' '.join(unknown + rest)} (rftui --help)")
+    arguments.home = home_dir(arguments.home)
+    return command(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rftui", description="Fine-tune many configurations at once and control them as they train.")
+    parser.add_argument("--version", action="version", version=f"rftui {__version__}")
+    _add_common(parser, home=None, readonly=False, ascii=False)
+    parser.set_defaults(command=launch.pick, devices=None)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], about: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+        # A flag that follows the command must not put back what one before it said.
+        _add_common(command, home=argparse.SUPPRESS, readonly=argparse.SUPPRESS, ascii=argparse.SUPPRESS)
+        command.set_defaults(command=run)
+        return command
+
+    run = add("run", launch.run, "run a script's experiments under the terminal UI")
+    run.add_argument("script", metavar="SCRIPT")
+    run.add_argument("args", metavar="ARGS", nargs="*", help="the script's arguments; its options go after a --")
+    opened = add("open", launch.open_experiment, "attach to a running experiment, or reopen one that has ended")
+    opened.add_argument("name", metavar="NAME")
+    for command in (run, opened):
+        command.add_argument("--headless", action="store_true", help="plain progress lines instead of the terminal UI")
+        command.add_argument("--devices", type=_devices, help="auto, cpu, cpu:N (N workers), or GPUs: 0,1,...")
+    ls = add("ls", listing.ls, "list the experiments, newest first")
+    ls.add_argument("--json", action="store_true")
+    show = add("show", listing.show, "show an experiment's runs, or one of them")
+    show.add_argument("name", metavar="NAME")
+    show.add_argument("run", metavar="RUN", nargs="?", help="a run's number or name")
+    show.add_argument("--json", action="store_true")
+    for op, about in _OPS.items():
+        command = add(op, ops.run_op, about)
+        command.add_argument("name", metavar="NAME")
+        command.add_argument("runs", metavar="RUN", nargs="+", help="a run's number or name")
+        command.add_argument("--json", action="store_true", help="an object for each run: ok, text, run")
+        command.set_defaults(op=op, yes=True)
+        if op == "delete":
+            command.add_argument("--yes", action="store_true", default=False, help="do not ask")
+    clone = add("clone", ops.clone, "make a new run of one, with other values")
+    clone.add_argument("name", metavar="NAME")
+    clone.add_argument("run", metavar="RUN", help="a run's number or name")
+    clone.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], dest="changes")
+    clone.add_argument("--warm", action="store_true", help="start from the run's weights and position")
+    clone.add_argument("--name", metavar="TEXT", dest="clone_name", help="the new run's name")
+    clone.add_argument("--json", action="store_true", help="an object: ok, text, run")
+    mlflow = add("mlflow", mlflow_ui.serve, "open MLflow's own UI over the home")
+    mlflow.add_argument("--port", type=int, help="5000 unless told, or the next free one")
+    init = add("init", samples.init, "write the sample experiments to a directory")
+    init.add_argument("dir", metavar="DIR", nargs="?", default="sample_experiments")
+    add("doctor", doctor.doctor, "tell what this machine has, what is missing, and what to do")
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, home: str | None, readonly: bool | str, ascii: bool | str) -> None:  # noqa: A002
+    parser.add_argument("--home", metavar="DIR", default=home, help="where experiments are kept")
+    parser.add_argument("--readonly", action="store_true", default=readonly, help="look, and change nothing")
+    parser.add_argument("--ascii", action="store_true", default=ascii, help="draw with plain characters")
+
+
+def _devices(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu(:[1-9]\d*)?|\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, cpu, cpu:N, 0,1,...")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

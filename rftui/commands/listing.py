@@ -1,0 +1,154 @@
+"""`ls` and `show`: what the experiments' databases say, read without disturbing anyone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rftui import paths
+from rftui.commands.text import clean, dump, number, table
+from rftui.faults import DONE, FAILED, Fault
+from rftui.paths import ExperimentDir
+from rftui.runs import ACTIVE, QUEUED, RUNNING, STOPPING, WAITING, Run, short
+from rftui.runs import FAILED as RUN_FAILED
+from rftui.scheduler.store import Store
+
+FIELDS = (
+    "id name state chunk chunks step total_steps epoch device parent knobs metrics error checkpoint final"
+).split()
+
+_METRICS = ("loss", "eval_loss", "reward", "eval_reward")
+_OPTIONAL = ("error", "checkpoint", "final")
+
+
+@dataclass
+class View:
+    """An experiment as the shell shows it."""
+
+    experiment: ExperimentDir
+    state: str
+    runs: list[Run]
+
+
+def view(experiment: ExperimentDir) -> View:
+    """What the database says, with nothing `running` that no scheduler runs. Raises Fault."""
+    alive = experiment.alive()
+    runs = Store.read(experiment.db).runs()
+    if alive:
+        busy = any(run.active for run in runs)
+        begun = any(run.state != QUEUED for run in runs)
+        return View(experiment, ("running" if begun else "loading") if busy else "idle", runs)
+    state = "interrupted" if any(run.active for run in runs) else "done"
+    held = (RUNNING, STOPPING)
+    return View(
+        experiment, state, [replace(run, state=WAITING, device=None) if run.state in held else run for run in runs]
+    )
+
+
+def find_run(runs: list[Run], wanted: str) -> Run:
+    """The run with this number, else with this name. Raises Fault (exit code 1)."""
+    found = [run for run in runs if str(run.id) == wanted] or [run for run in runs if run.name == wanted]
+    if len(found) > 1:
+        raise Fault(f"several runs are called {wanted!r}: {', '.join(str(run.id) for run in found)}", code=FAILED)
+    if not found:
+        known = ", ".join(str(run.id) for run in runs) or "none yet"
+        raise Fault(f"no run {wanted!r}; there are: {known}", code=FAILED)
+    return found[0]
+
+
+def views(home: Any) -> list[View]:
+    """All experiments of the home, newest first; one that cannot be read is told on stderr and left out."""
+    found = []
+    for experiment in paths.all_in(home):
+        try:
+            found.append(view(experiment))
+        except Fault as fault:
+            print(f"rftui: {experiment.name}: {fault}", file=sys.stderr)
+    return found
+
+
+def ls(arguments: argparse.Namespace) -> int:
+    found = views(arguments.home)
+    if arguments.json:
+        print(dump([_summary(each) for each in found]))
+    else:
+        print(experiments_table(found, arguments.home))
+    return DONE
+
+
+def experiments_table(found: list[View], home: Any) -> str:
+    if not found:
+        return f"no experiments in {home} yet: rftui init writes samples, rftui run SCRIPT starts one"
+    rows = []
+    for each in found:
+        summary = _summary(each)
+        shown = [clean(summary["name"]), summary["state"]]
+        rows.append(shown + [str(summary[key]) for key in ("runs", "active", "done", "failed")])
+    return table(["NAME", "STATE", "RUNS", "ACTIVE", "DONE", "FAILED"], rows)
+
+
+def _summary(each: View) -> dict[str, Any]:
+    states = [run.state for run in each.runs]
+    return {
+        "name": each.experiment.name,
+        "state": each.state,
+        "runs": len(states),
+        "active": sum(state in ACTIVE for state in states),
+        "done": states.count("done"),
+        "failed": states.count(RUN_FAILED),
+        "path": str(each.experiment.path),
+    }
+
+
+def show(arguments: argparse.Namespace) -> int:
+    experiment = paths.find(arguments.home, arguments.name)
+    found = view(experiment)
+    if arguments.run is not None:
+        run = find_run(found.runs, arguments.run)
+        curves = Store.read(experiment.db).curves(run.id).get(run.id, {})
+        print(dump(_plain(run) | {"curves": curves}) if arguments.json else _run_lines(run, curves))
+    elif arguments.json:
+        runs = [_plain(run) for run in found.runs]
+        print(dump({"name": experiment.name, "state": found.state, "path": str(experiment.path), "runs": runs}))
+    else:
+        print(f"{experiment.name}: {found.state}, {len(found.runs)} runs, {experiment.path}")
+        if found.runs:
+            print(_runs_table(found.runs))
+        for run in found.runs:
+            if run.error:
+                print(f"run {run.id}: {clean(run.error, 300)}")
+    return DONE
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    plain = run.to_dict()
+    return {key: plain[key] for key in FIELDS}
+
+
+def _runs_table(runs: list[Run]) -> str:
+    plain = [_plain(run) for run in runs]
+    metrics = [name for name in _METRICS if any(name in run["metrics"] for run in plain)]
+    knobs = list(dict.fromkeys(knob for run in plain for knob in run["knobs"]))
+    header = ["ID", "NAME", "STATE", "CHUNK", "STEP", "EPOCH", *(name.upper() for name in metrics), "DEVICE", "PARENT"]
+    rows = []
+    for run in plain:
+        row = [str(run["id"]), clean(run["name"], 40), run["state"]]
+        row += [f"{run['chunk']}/{run['chunks']}", f"{run['step']}/{run['total_steps']}", f"{run['epoch']:.2f}"]
+        row += [number(run["metrics"].get(name)) for name in metrics]
+        row += [number(run["device"]), number(run["parent"])]
+        rows.append(row + [number(run["knobs"].get(knob)) for knob in knobs])
+    return table(header + [short(knob) for knob in knobs], rows)
+
+
+def _run_lines(run: Run, curves: dict[str, list[Any]]) -> str:
+    plain = _plain(run)
+    pairs = [(key, number(plain[key])) for key in FIELDS if key not in ("knobs", "metrics", *_OPTIONAL)]
+    pairs += [(key, clean(plain[key], 300)) for key in _OPTIONAL if plain[key]]
+    pairs += [(knob, clean(value, 300)) for knob, value in plain["knobs"].items()]
+    pairs += [
+        (name, f"{number(value)}  ({len(curves.get(name, []))} points)") for name, value in plain["metrics"].items()
+    ]
+    width = max(len(key) for key, _ in pairs)
+    return "\n".join(f"{key.ljust(width)}  {value}" for key, value in pairs)

@@ -1,0 +1,63 @@
+"""Plain output: tables, numbers, and whether there is a terminal to draw on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def has_terminal() -> bool:
+    """Whether somebody sits at a terminal that can be drawn on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def clean(value: Any, width: int = 60) -> str:
+    """One line of text without control characters, at most `width` long."""
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", str(value))
+    return line if len(line) <= width else line[: width - 3] + "..."
+
+
+def number(value: Any) -> str:
+    """A value as a cell shows it."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else clean(value)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns; numbers stand to the right."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    right = [bool(rows) and all(re.fullmatch(r"[-+.\d][\d.e+/-]*|nan|-?inf", cell) for cell in column[1:])
+             for column in columns]  # fmt: skip
+    lines = []
+    for row in [header, *rows]:
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def dump(data: Any) -> str:
+    """JSON that any reader takes: what is not finite is null."""
+    return json.dumps(_finite(data), indent=2, allow_nan=False, default=str)
+
+
+def dump_line(data: Any) -> str:
+    """The same on one line."""
+    return json.dumps(_finite(data), allow_nan=False, default=str)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

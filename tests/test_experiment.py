@@ -1,0 +1,200 @@
+"""`Experiment`: what it refuses, what it writes, and how it tells."""
+
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+from datasets import Dataset, DatasetDict, load_from_disk
+
+import rftui.scheduler
+from rftui import experiment as module
+from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
+from rftui.automl.spec import Spec
+from rftui.experiment import Experiment
+from rftui.faults import Fault
+
+ROWS = [{"text": f"row {n}"} for n in range(40)]
+CONFIGS = RFGridSearch(
+    RFModelConfig("m", peft_config=RFLoraConfig(r=8), training_args=RFSFTConfig(learning_rate=List([1e-3, 1e-4])))
+)
+
+
+class Store:
+    """Stands in for the scheduler's store: keeps what it is told."""
+
+    kept: dict = {}
+
+    def __init__(self, path):
+        self.path = path
+        self.fits, self.rows, self.said = self.kept.setdefault(path, ([], [], []))
+
+    create = read = classmethod(lambda cls, path: cls(path))
+
+    def add_fit(self, **fit):
+        self.fits.append(fit)
+        return len(self.fits)
+
+    def add_run(self, run):
+        self.rows.append(run)
+        run.id = len(self.rows)
+        return run.id
+
+    def log(self, text, run=None, level="notice"):
+        self.said.append(text)
+
+    def runs(self):
+        return self.rows
+
+    def close(self): ...
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """The calls of a scheduler that does nothing; in an interactive session, where faults are raised."""
+    calls: list = []
+
+    def run(directory, **how):
+        calls.append((directory, how))
+        return run.code
+
+    run.code = 0
+    loop, store = types.SimpleNamespace(run=run), types.SimpleNamespace(Store=Store)
+    monkeypatch.setattr(rftui.scheduler, "loop", loop, raising=False)
+    monkeypatch.setitem(sys.modules, "rftui.scheduler.store", store)
+    monkeypatch.setattr(module, "_environment", {})
+    monkeypatch.setattr(Store, "kept", {})
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    monkeypatch.setenv("RFTUI_HOME", str(tmp_path / "home"))
+    calls.append(run)
+    return calls
+
+
+def store_of(experiment):
+    return Store(experiment.path / "experiment.db")
+
+
+def test_a_fit_is_written_and_handed_to_the_scheduler(trained, monkeypatch, tmp_path):
+    monkeypatch.setenv("RFTUI_DEVICES", "cpu:2")
+    monkeypatch.setenv("RFTUI_VIEWER", "1")
+    monkeypatch.setenv("RFTUI_RENDEZVOUS", str(tmp_path / "there"))
+    with Experiment("first") as experiment:
+        runs = experiment.run_fit(CONFIGS, None, Dataset.from_list(ROWS), ROWS[:2], 2, 7)
+    assert not [name for name in os.environ if name.startswith("RFTUI_")]
+    assert [(run.id, run.name, run.leaf, run.fit) for run in runs] == [(1, "lr1e-3", 0, 1), (2, "lr1e-4", 1, 1)]
+    directory, how = trained[1]
+    assert directory.path == experiment.path == tmp_path / "home" / "first"
+    assert how == {"fit": 1, "rendezvous": tmp_path / "there", "devices": "cpu:2", "viewer": True}
+    assert store_of(experiment).fits == [{"num_chunks": 2, "chunk_size": None, "seed": 7, "rows": 40, "eval_rows": 2}]
+    assert load_from_disk(directory.data(1) / "train").to_list() == ROWS
+    assert load_from_disk(directory.data(1) / "eval").to_list() == ROWS[:2]
+    spec = Spec.load(directory.spec(1))
+    assert (spec.num_chunks, spec.seed, spec.has_eval, len(spec.leaves)) == (2, 7, True, 2)
+
+
+def test_a_second_fit_is_in_the_same_experiment_and_a_second_experiment_is_not(trained, capsys):
+    experiment = Experiment("same")
+    assert [run.id for run in experiment.run_fit(CONFIGS, train_dataset=ROWS)] == [1, 2]
+    assert [run.id for run in experiment.run_fit(CONFIGS, train_dataset=ROWS)] == [3, 4]
+    other = Experiment("same")
+    other.run_fit(CONFIGS, train_dataset=ROWS)
+    assert (experiment.name, other.name) == ("same", "same-2")
+    assert "rftui open same" in capsys.readouterr().out and "rftui open same" in store_of(other).said[0]
+
+
+def test_other_spellings_and_the_fit_of_few_rows(trained):
+    experiment = Experiment(experiment_name="spelt", mode="fit")
+    experiment.run_fit(
+        param_config=CONFIGS, create_model_func=len, train_dataset=ROWS[:3], num_shards=4, chunk_size=2, seed=0
+    )
+    said = store_of(experiment).said
+    assert any("num_chunks 4 wins over chunk_size 2" in line for line in said)
+    assert any("3 rows make 3 chunks" in line for line in said)
+    assert any("optimizer steps" in line for line in said)
+    one = Experiment("one")
+    one.run_fit(CONFIGS, train_dataset=ROWS[:1])
+    assert any("1 rows make 1 chunk," in line for line in store_of(one).said)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "remedy"),
+    [
+        (None, "needs a train_dataset"),
+        ([], "no rows"),
+        (Dataset.from_list([]), "no rows"),
+        (DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS)), r"pick one, as in dataset\['train'\]"),
+        (Dataset.from_list(ROWS).to_iterable_dataset(), "IterableDataset"),
+        ("rows.jsonl", "must be a datasets.Dataset"),
+        ([{"a": 1}, {"a": "x"}], "cannot be made a Dataset"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_datasets_that_cannot_be_trained_on(trained, dataset, remedy):
+    experiment = Experiment("refused")
+    with pytest.raises(Fault, match=remedy):
+        experiment.run_fit(CONFIGS, None, dataset)
+    assert experiment.path is None and len(trained) == 1
+
+
+def test_all_faults_come_together(trained):
+    lock = __import__("threading").Lock()
+    with pytest.raises(Fault) as fault:
+        Experiment("f").run_fit(CONFIGS, ROWS, [], num_chunks=0, seed=-1, num_chunk=3, chunk_size=True)
+    told = str(fault.value)
+    assert len(fault.value.lines) == 6
+    assert "did you mean 'num_chunks'" in told and "create_model_fn is list" in told and "no rows" in told
+    with pytest.raises(Fault, match="'lock'"):
+        Experiment("f").run_fit(CONFIGS, lambda config: lock, ROWS)
+
+
+def test_nothing_to_train_another_mode_and_an_ended_experiment(trained):
+    with pytest.raises(Fault, match="at least one RFModelConfig"):
+        Experiment("f").run_fit(train_dataset=ROWS)
+    with pytest.raises(Fault, match="mode"):
+        Experiment("f", mode="evals")
+    ended = Experiment("f")
+    ended.end()
+    with pytest.raises(Fault, match="ended"):
+        ended.run_fit(CONFIGS, None, ROWS)
+
+
+@pytest.mark.parametrize(("code", "text"), [(130, "rftui open"), (2, "mend")])
+def test_how_the_scheduler_ended(trained, code, text):
+    trained[0].code = code
+    with pytest.raises(Fault, match=text) as fault:
+        Experiment("f").run_fit(CONFIGS, None, ROWS)
+    assert fault.value.code == code
+
+
+def test_a_failed_run_does_not_end_the_script(trained):
+    trained[0].code = 1
+    assert len(Experiment("f").run_fit(CONFIGS, None, ROWS)) == 2
+
+
+SCRIPT = """
+from rftui import Experiment
+from rftui.automl import RFModelConfig
+Experiment("x", mode={mode!r}).run_fit(RFModelConfig("m"), None, [])
+"""
+
+
+def script(tmp_path, mode, **environment):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.format(mode=mode))
+    return subprocess.run(
+        [sys.executable, path], cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(("mode", "line"), [("evals", "mode 'evals'"), ("fit", "train_dataset has no rows")])
+def test_a_plain_script_ends_with_a_line_and_a_code(tmp_path, mode, line):
+    done = script(tmp_path, mode)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("rftui: ") and line in done.stderr and done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_a_worker_that_imports_the_script_starts_nothing(tmp_path):
+    done = script(tmp_path, "fit", RFTUI_WORKER="cpu:0")
+    assert done.returncode == 1 and '__name__ == "__main__"' in done.stderr
