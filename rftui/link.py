@@ -76,7 +76,7 @@ class Server:
     """The scheduler's end. Whatever workers and viewers send arrives in `inbox`."""
 
     def __init__(self, experiment: ExperimentDir, rendezvous: Path | None = None) -> None:
-        self.inbox: queue.Queue[Any] = queue.Queue()
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a signal handler may put, too
         self._experiment = experiment
         self._viewers: dict[str, _Mailbox] = {}
         self._workers: dict[str, tuple[int, _Mailbox]] = {}

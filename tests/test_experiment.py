@@ -123,7 +123,10 @@ def test_other_spellings_and_the_fit_of_few_rows(trained):
         (None, "needs a train_dataset"),
         ([], "no rows"),
         (Dataset.from_list([]), "no rows"),
-        (DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS)), r"pick one, as in dataset\['train'\]"),
+        (
+            DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS)),
+            r"pick one, as in dataset\['train'\]",
+        ),
         (Dataset.from_list(ROWS).to_iterable_dataset(), "IterableDataset"),
         ("rows.jsonl", "must be a datasets.Dataset"),
         ([{"a": 1}, {"a": "x"}], "cannot be made a Dataset"),

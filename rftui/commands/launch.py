@@ -46,7 +46,7 @@ def open_experiment(arguments: argparse.Namespace) -> int:
             raise Fault(
                 f"{name} is open already in process {holder}; rftui show {name} tells how far it is", code=FAILED
             )
-        return _plain([*_reopen(experiment), "--headless"], arguments)
+        return _plain(_reopen(experiment), arguments)
     if alive:
         return _watch(link.attach(experiment), arguments)
     if arguments.readonly:
@@ -129,12 +129,13 @@ def _plain(argv: list[str], arguments: argparse.Namespace) -> int:
             [sys.executable, *argv], stdin=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
         )
     for number in _FORWARDED:
-        signal.signal(number, lambda number, _: process.send_signal(_MEANT.get(number, number)))
+        signal.signal(number, lambda number, _: process.send_signal(_meant(number)))
     return _explained(process.wait(), argv, child)
 
 
-_MEANT = {signal.SIGHUP: signal.SIGTERM}
-"""A terminal that hangs up asks for what SIGTERM asks: stop where it can be resumed."""
+def _meant(number: int) -> int:
+    """A terminal that hangs up asks for what SIGTERM asks: stop where it can be resumed."""
+    return signal.SIGTERM if number == signal.SIGHUP else number
 
 
 def _explained(status: int, argv: list[str], child: _Child) -> int:

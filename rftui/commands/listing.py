@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,11 +36,12 @@ class View:
 def view(experiment: ExperimentDir) -> View:
     """What the database says, with nothing `running` that no scheduler runs. Raises Fault."""
     alive = experiment.alive()
-    runs = Store.read(experiment.db).runs()
+    with closing(Store.read(experiment.db)) as store:
+        runs = store.runs()
     if alive:
-        busy = any(run.active for run in runs)
         begun = any(run.state != QUEUED for run in runs)
-        return View(experiment, ("running" if begun else "loading") if busy else "idle", runs)
+        busy = any(run.active for run in runs)
+        return View(experiment, ("running" if busy else "idle") if begun else "loading", runs)
     state = "interrupted" if any(run.active for run in runs) else "done"
     held = (RUNNING, STOPPING)
     return View(
@@ -107,7 +109,8 @@ def show(arguments: argparse.Namespace) -> int:
     found = view(experiment)
     if arguments.run is not None:
         run = find_run(found.runs, arguments.run)
-        curves = Store.read(experiment.db).curves(run.id).get(run.id, {})
+        with closing(Store.read(experiment.db)) as store:
+            curves = store.curves(run.id).get(run.id, {})
         print(dump(_plain(run) | {"curves": curves}) if arguments.json else _run_lines(run, curves))
     elif arguments.json:
         runs = [_plain(run) for run in found.runs]

@@ -19,6 +19,7 @@ from rftui.tracking.outbox import tracking_uri, uri_fault
 
 _PATIENCE = 120.0
 _PORT = 5000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Ended(Exception):
@@ -45,7 +46,7 @@ def serve(arguments: argparse.Namespace) -> int:
     port = _free_port(arguments.port)
     log = home / ".logs" / "mlflow.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, _end)
     with open(log, "wb") as output:
         # Its own group, so that all of its processes can be ended together.
@@ -53,7 +54,8 @@ def serve(arguments: argparse.Namespace) -> int:
             [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1"]
             + ["--port", str(port), "--workers", "1"],
             cwd=log.parent,
-            env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"},
+            # Its job runners are ten processes that a UI over training runs does not need.
+            env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -75,6 +77,8 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def _end(*_: int | FrameType | None) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the end is under way; a second signal must not cut it short
     raise _Ended
 
 

@@ -60,7 +60,9 @@ def test_a_plain_list_is_a_value():
 
 def test_target_modules_can_be_swept_and_dicts_hold_lists():
     targets = List([["q_proj", "v_proj"], "all-linear"])
-    config = RFModelConfig("m", model_kwargs={"dtype": List(["auto", "float32"])}, peft_config={"target_modules": targets})
+    config = RFModelConfig(
+        "m", model_kwargs={"dtype": List(["auto", "float32"])}, peft_config={"target_modules": targets}
+    )
     assert [list(leaf.knobs.values()) for leaf in expand(config)] == [
         [["q_proj", "v_proj"], "auto"],
         [["q_proj", "v_proj"], "float32"],
@@ -108,7 +110,13 @@ def test_a_copy_is_independent_and_any_attribute_sticks():
 
 
 def test_renamed_arguments_are_translated_with_a_notice():
-    args = {"warmup_ratio": 0.1, "max_seq_length": 9, "evaluation_strategy": "steps", "no_cuda": True, "logging_dir": "x"}
+    args = {
+        "warmup_ratio": 0.1,
+        "max_seq_length": 9,
+        "evaluation_strategy": "steps",
+        "no_cuda": True,
+        "logging_dir": "x",
+    }
     leaf = expand(RFModelConfig("m", training_args=args, model_kwargs={"use_gradient_checkpointing": True}))[0]
     assert leaf.config["training_args"] == {
         "warmup_steps": 0.1,
@@ -139,14 +147,17 @@ def test_an_unknown_argument_of_a_model_config_names_the_nearest():
         RFModelConfig("m", traning_args={})
 
 
+LR, R, TARGETS = "training_args.learning_rate", "peft_config.r", "peft_config.target_modules"
+
+
 @pytest.mark.parametrize(
     ("knobs", "name"),
     [
-        ({"training_args.learning_rate": 5e-4, "peft_config.r": 16, "peft_config.target_modules": ["q_proj", "v_proj"]}, "lr5e-4-r16-qv"),
+        ({LR: 5e-4, R: 16, TARGETS: ["q_proj", "v_proj"]}, "lr5e-4-r16-qv"),
         ({"model_name": "owner/Some-Model", "training_args.packing": False}, "Some-Model-no-packing"),
-        ({"training_args.learning_rate": 0.05, "training_args.hub_token": "hf_abcdefgh"}, "lr0.05"),
+        ({LR: 0.05, "training_args.hub_token": "hf_abcdefgh"}, "lr0.05"),
         ({}, "run 3"),
     ],
-)  # fmt: skip
+)
 def test_run_names_are_readable(knobs, name):
     assert run_name(knobs, 3) == name

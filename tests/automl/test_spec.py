@@ -30,7 +30,8 @@ def shout(row):
     return {"text": Upper(row["text"]).value + suffix}
 
 if __name__ == "__main__":
-    Spec(expand(RFModelConfig("m", formatting_func=shout)), create_model_fn=lambda config: shout).save(Path(sys.argv[1]))
+    leaves = expand(RFModelConfig("m", formatting_func=shout))
+    Spec(leaves, create_model_fn=lambda config: shout).save(Path(sys.argv[1]))
 """
 HELPER = """
 class Upper:

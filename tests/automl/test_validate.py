@@ -69,7 +69,17 @@ def test_parse(name, text, value):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [(LR, "fast"), (LR, "0"), (LR, "nan"), (LR, "inf"), (LR, "none"), (R, "2.5"), (R, "0"), (R, ""), ("model_name", "")]
+    [
+        (LR, "fast"),
+        (LR, "0"),
+        (LR, "nan"),
+        (LR, "inf"),
+        (LR, "none"),
+        (R, "2.5"),
+        (R, "0"),
+        (R, ""),
+        ("model_name", ""),
+    ]
     + [("peft_config.lora_dropout", "1"), ("training_args.packing", "maybe"), (STEPS, "0"), (TARGETS, "[,]")]
     + [("training_args.lr_scheduler_type", "cosin"), ("training_args.warmup_steps", "-1")],
 )
@@ -103,7 +113,11 @@ def test_knobs_go_by_their_last_name(name, full):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("learnin_rate", "did you mean"), ("output_dir", "cannot be set"), ("warmup_ratio", "is called warmup_steps now")],
+    [
+        ("learnin_rate", "did you mean"),
+        ("output_dir", "cannot be set"),
+        ("warmup_ratio", "is called warmup_steps now"),
+    ],
 )
 def test_an_unknown_knob_is_a_fault(name, reason):
     with pytest.raises(Fault, match=reason):

@@ -1,0 +1,167 @@
+"""The IC Ops: each is checked, journaled, answered with when it takes effect, and carried out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+from rftui.automl.spec import plain_value
+from rftui.automl.validate import clone_faults, sentence
+from rftui.messages import Command, Halt, Pin, Reply
+from rftui.paths import ExperimentDir, checkpoint_marker, link_checkpoint, newest_checkpoint
+from rftui.runs import DELETED, QUEUED, STOPPED, STOPPING, Run, changed, flatten, short, why_not
+from rftui.scheduler.board import Board
+from rftui.scheduler.policy import entry_turns
+
+
+class Host(Protocol):
+    """What the ops need of the scheduler's loop."""
+
+    experiment: ExperimentDir
+    board: Board
+    resident: dict[int, str]
+    resume: dict[int, str]
+    pinning: dict[int, int]
+
+    def halt(self, run: Run, why: str) -> None: ...
+    def task(self, worker: str, message: Halt | Pin) -> None: ...
+    def finish(self) -> None: ...
+    def interrupt(self) -> None: ...
+
+
+class Control:
+    """Carries out commands. Everything here happens between two messages of the loop."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._board = host.board
+
+    def handle(self, command: Command) -> Reply:
+        """The answer to a command; an accepted one is in the journal before it takes effect."""
+        if command.op in ("finish", "halt"):
+            (self._host.finish if command.op == "finish" else self._host.interrupt)()
+            return Reply(command.id, True, "ends once no run is active" if command.op == "finish" else "stopping")
+        entry = self._board.store.journal(command)
+        reply = self._answer(command)
+        self._board.store.settle(entry, reply.ok, reply.text)
+        return reply
+
+    def _answer(self, command: Command) -> Reply:
+        run = self._board.runs.get(command.run)
+        if run is None:
+            return Reply(command.id, False, f"there is no run {command.run}")
+        op = {"stop": self._stop, "resume": self._resume, "clone": self._clone, "delete": self._delete}.get(command.op)
+        if op is None:
+            return Reply(command.id, False, f"{command.op!r} is no op: say stop, resume, clone or delete")
+        if reason := why_not(run, command.op):
+            return Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}")
+        return op(command, run)
+
+    def _stop(self, command: Command, run: Run) -> Reply:
+        if run.id in self._host.resident:
+            self._host.halt(run, "stop")
+            run.state = STOPPING
+            text = f"run {run.id} stops at its next step"
+        else:
+            self._host.pinning.pop(run.id, None)
+            run.state, run.device = STOPPED, None
+            text = f"run {run.id} is stopped"
+        self._note(run, f"{text} ({_asked(command)})")
+        return Reply(command.id, True, text)
+
+    def _resume(self, command: Command, run: Run) -> Reply:
+        if run.warm and not run.start_step and not self._host.experiment.run(run.id).start.exists():
+            return Reply(command.id, False, f"run {run.id}: it was stopped before its parent's weights were pinned")
+        run.turns = entry_turns(self._board.runs.values(), run.fit)
+        run.state = QUEUED
+        if run.checkpoint:
+            self._host.resume[run.id] = run.checkpoint
+        text = f"run {run.id} goes on from step {run.step} with the next free turn"
+        self._note(run, f"{text} ({_asked(command)})")
+        return Reply(command.id, True, text)
+
+    def _delete(self, command: Command, run: Run) -> Reply:
+        if run.id in self._host.resident:
+            self._host.halt(run, "delete")
+        self._host.pinning.pop(run.id, None)
+        run.state, run.device = DELETED, None
+        text = f"run {run.id} is deleted"
+        self._note(run, f"{text} ({_asked(command)})")
+        return Reply(command.id, True, text)
+
+    def _clone(self, command: Command, run: Run) -> Reply:
+        fields = self._board.schema.get(run.algo, [])
+        if not fields:
+            return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
+        faults = clone_faults(run, command.changes, command.warm, fields)
+        checkpoint = self._checkpoint(run) if command.warm else None
+        if command.warm and not faults and not checkpoint and run.id not in self._host.resident:
+            faults[""] = f"run {run.id} has no checkpoint to start from; clone it cold"
+        if faults:
+            return Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}")
+        clone = self._new_run(command, run)
+        if not command.warm:
+            text = f"run {clone.id} {clone.name} cloned from {run.id}, from the beginning"
+        elif run.id in self._host.resident:
+            self._host.pinning[clone.id] = run.id
+            self._host.task(self._host.resident[run.id], Pin(run.id, [clone.id]))
+            text = f"run {clone.id} {clone.name} starts warm from run {run.id} after its next step"
+        else:
+            assert checkpoint
+            link_checkpoint(checkpoint, self._host.experiment.run(clone.id).start)
+            self.pinned(clone, checkpoint_marker(checkpoint) or {})
+            text = f"run {clone.id} {clone.name} starts warm from step {run.step} of run {run.id}"
+        self._note(clone, f"{text} ({_asked(command)}; {_told(command.changes) or 'nothing changed'})")
+        return Reply(command.id, True, text, run=clone.id)
+
+    def pinned(self, clone: Run, marker: dict[str, float]) -> None:
+        """The parent's weights lie in the clone's `start/`; `marker` tells the parent's own step, epoch and row."""
+        parent = self._board.runs[clone.parent or 0]
+        self._host.pinning.pop(clone.id, None)
+        clone.start_step = parent.start_step + int(marker["step"])
+        clone.start_epoch = parent.start_epoch + marker["epoch"]
+        clone.start_row = int(marker["row"])
+        clone.turns = entry_turns((run for run in self._board.runs.values() if run is not clone), clone.fit)
+        self._board.touch(clone)
+
+    def _new_run(self, command: Command, run: Run) -> Run:
+        changes = {**run.changes, **command.changes}
+        clone = Run(0, "", run.algo, run.fit, run.leaf, parent=run.id, warm=command.warm, created=time.time())
+        clone.changes = changes
+        clone.config = changed(run.config, plain_value(command.changes))
+        clone.knobs = {**run.knobs, **plain_value(flatten(command.changes))}
+        taken = {other.name for other in self._board.runs.values()}
+        clone.name = _unique(command.name or f"{run.name}.{_told(command.changes, ' ') or 'clone'}", taken)
+        clone.turns = entry_turns(self._board.runs.values(), run.fit)
+        self._board.add_run(clone)
+        return clone
+
+    def _checkpoint(self, run: Run) -> Path | None:
+        if run.checkpoint and checkpoint_marker(Path(run.checkpoint)):
+            return Path(run.checkpoint)
+        return newest_checkpoint(self._host.experiment.run(run.id).checkpoints)
+
+    def _note(self, run: Run, text: str) -> None:
+        self._board.touch(run)
+        self._board.log(text, run)
+
+
+def _asked(command: Command) -> str:
+    return {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(command.by, f"by {command.by}")
+
+
+def _told(changes: dict[str, object], separator: str = ", ") -> str:
+    return separator.join(f"{short(name)}={_value(value)}" for name, value in changes.items())
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    number, candidate = 1, name
+    while candidate in taken:
+        number += 1
+        candidate = f"{name} {number}"
+    return candidate

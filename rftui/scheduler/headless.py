@@ -1,0 +1,85 @@
+"""Plain progress for a terminal without a viewer, a pipe or a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rftui.runs import RUNNING, WAITING
+from rftui.scheduler.board import Board
+
+_EVERY = 5.0
+
+
+class Printer:
+    """Prints events as they come, a progress line at most every few seconds, and a table at the end."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._last_event = max((event.id for event in board.store.events(1)), default=0)
+        self._last = 0.0
+
+    def print(self) -> None:
+        """What is new."""
+        for event in self._board.store.events(100):
+            if event.id > self._last_event and (event.level != "info" or event.run is None or _tells(event.text)):
+                self._line(event.text)
+            self._last_event = max(self._last_event, event.id)
+        if time.monotonic() - self._last > _EVERY and self._board.info.state == "running":
+            self._last = time.monotonic()
+            self._line(self._progress())
+
+    def summary(self, faults: list[str]) -> None:
+        """How it ended: the faults that kept it from starting, or a table of the runs."""
+        for fault in faults:
+            self._line(fault)
+        if faults:
+            return
+        runs = [run for run in self._board.runs.values()]
+        width = max([len(run.name) for run in runs] + [4])
+        self._write(
+            f"{'run':>4}  {'name':<{width}}  {'state':<8}  {'chunk':>7}  {'step':>6}  {'loss':>8}  {'eval':>8}"
+        )
+        for run in runs:
+            chunk = f"{run.chunk}/{run.chunks}"
+            loss, evaluated = (_number(run.metrics.get(name)) for name in ("loss", "eval_loss"))
+            row = f"{run.id:>4}  {run.name:<{width}}  {run.state:<8}  {chunk:>7}  {run.step:>6}  {loss:>8}  {evaluated:>8}"
+            self._write(row + (f"  {run.error}" if run.error else ""))
+        self._write(f"{self._board.info.state}: {self._board.info.path}")
+
+    def _progress(self) -> str:
+        info, runs = self._board.info, [run for run in self._board.runs.values() if run.active or run.chunks]
+        total = sum(run.total_steps for run in runs)
+        share = sum(run.step for run in runs) / total if total and all(run.total_steps for run in runs) else None
+        states = [run.state for run in runs]
+        parts = [
+            f"{share:4.0%}" if share is not None else "  – ",
+            f"chunk {min((run.chunk for run in runs if run.active), default=0)}"
+            f"/{max((run.chunks for run in runs), default=0)}",
+            f"{states.count(RUNNING)} running, {states.count(WAITING)} waiting",
+            f"{info.steps_per_second:.1f} steps/s" if info.steps_per_second else "– steps/s",
+            f"ETA {_duration(info.eta)}",
+        ]
+        return "  ".join(parts)
+
+    def _line(self, text: str) -> None:
+        self._write(f"{time.strftime('%H:%M:%S')}  {text}")
+
+    def _write(self, text: str) -> None:
+        encoding = sys.stdout.encoding or "ascii"
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)
+
+
+def _tells(text: str) -> bool:
+    return "has ended chunk" not in text
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m{rest:02}s"

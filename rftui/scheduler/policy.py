@@ -1,0 +1,79 @@
+"""The fair rule of turns. Pure.
+
+Among the active runs of one fit a run may start a turn once every other has started at least as many. Waiting until
+all have finished theirs would leave devices idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from rftui.runs import QUEUED, RUNNING, WAITING, Run
+
+
+@dataclass(frozen=True)
+class Start:
+    """Give `run` a turn on `worker`."""
+
+    run: int
+    worker: str
+
+
+@dataclass(frozen=True)
+class Move:
+    """Free `run` from the worker that holds it, so that an idle one can take it."""
+
+    run: int
+
+
+def choose(
+    runs: Iterable[Run],
+    idle: Iterable[str],
+    resident: Mapping[int, str],
+    blocked: Collection[int] = (),
+    worth_moving: Collection[int] = (),
+) -> list[Start | Move]:
+    """What to do with the `idle` workers. `resident`: run -> the worker that holds its state.
+
+    A worker takes a run that it holds, else one that nobody holds, else has one moved that a busy worker holds, if its
+    turns are long enough to be `worth_moving`. Among equals the smallest id goes first. `blocked` runs cannot start (a
+    clone whose parent is not pinned yet, a run that moves); they do not hold the others back.
+    """
+    active = [run for run in runs if run.state in (QUEUED, RUNNING, WAITING) and run.id not in blocked]
+    turns = {run.id: run.turns for run in active}
+    fits = {run.id: run.fit for run in active}
+    ready = {run.id for run in active if run.state in (QUEUED, WAITING)}
+    free = sorted(idle)
+    decided: list[Start | Move] = []
+    while free and ready:
+        lowest = {fit: min(turns[run] for run in turns if fits[run] == fit) for fit in set(fits.values())}
+        eligible = sorted(run for run in ready if turns[run] == lowest[fits[run]])
+        step = _best(eligible, free, resident, worth_moving)
+        if step is None:
+            break
+        decided.append(step)
+        ready.discard(step.run)
+        if isinstance(step, Start):
+            turns[step.run] += 1
+            free.remove(step.worker)
+        else:
+            free.pop()
+    return decided
+
+
+def _best(
+    eligible: list[int], free: list[str], resident: Mapping[int, str], worth_moving: Collection[int]
+) -> Start | Move | None:
+    for run in eligible:
+        if resident.get(run) in free:
+            return Start(run, resident[run])
+    for run in eligible:
+        if run not in resident:
+            return Start(run, free[0])
+    return next((Move(run) for run in eligible if run in worth_moving), None)
+
+
+def entry_turns(runs: Iterable[Run], fit: int) -> int:
+    """The count of turns with which a late joiner enters a fit: the smallest in force."""
+    return min((run.turns for run in runs if run.fit == fit and run.active), default=0)

@@ -1,0 +1,186 @@
+"""What an experiment keeps: runs, metrics, events, the journal of ops and the turns, in SQLite (WAL, one writer)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rftui.faults import FAILED, Fault
+from rftui.messages import Command, Event
+from rftui.runs import Run, redact
+
+_VERSION = 1
+_BUSY = 10.0  # seconds that a connection waits for another's write
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE fits (id INTEGER PRIMARY KEY, num_chunks INTEGER, chunk_size INTEGER, seed INTEGER, rows INTEGER,
+    eval_rows INTEGER, created REAL);
+CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, data TEXT NOT NULL);
+CREATE TABLE metrics (seq INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER, metric TEXT, step INTEGER, value REAL,
+    time REAL, UNIQUE (run, metric, step));
+CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, run INTEGER, level TEXT, text TEXT);
+CREATE TABLE journal (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, command TEXT, ok INTEGER, reply TEXT);
+CREATE TABLE turns (id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER, turn INTEGER, chunk INTEGER, device TEXT,
+    step_from INTEGER, step_to INTEGER, started REAL, ended REAL);
+CREATE TABLE outbox (run INTEGER PRIMARY KEY, tracker_run TEXT, last_seq INTEGER, sent TEXT);
+"""
+
+Curve = list[tuple[int, float]]
+
+
+class Store:
+    """Written by the scheduler alone, in transactions that `commit` ends. The table `outbox` is the tracker's."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        """Raises Fault where the file cannot be read, or was written by a newer rftui."""
+        mode = "ro" if readonly else "rw"
+        try:
+            self._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY, check_same_thread=False
+            )
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            version = int(self.meta("version") or 0)
+        except sqlite3.Error as error:
+            raise Fault(f"{path} cannot be read: {error}", code=FAILED) from error
+        if version > _VERSION:
+            raise Fault(f"{path} was written by a newer rftui (its format is {version}, this one reads {_VERSION})")
+
+    @classmethod
+    def create(cls, path: Path) -> Store:
+        """A new store at `path`."""
+        db = sqlite3.connect(path, timeout=_BUSY)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(_SCHEMA)
+        db.execute("INSERT INTO meta VALUES ('version', ?), ('created', ?)", (str(_VERSION), str(time.time())))
+        db.commit()
+        db.close()
+        path.chmod(0o600)
+        return cls(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Store:
+        """For reading, while the scheduler may write."""
+        return cls(path, readonly=True)
+
+    def commit(self) -> None:
+        self._db.commit()
+
+    def close(self) -> None:
+        self._db.commit()
+        self._db.close()
+
+    def meta(self, key: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    # ------------------------------------------------------------ fits and runs
+
+    def add_fit(self, *, num_chunks: int | None, chunk_size: int | None, seed: int, rows: int, eval_rows: int) -> int:
+        """The number of the new fit, from 1."""
+        values = (num_chunks, chunk_size, seed, rows, eval_rows, time.time())
+        cursor = self._db.execute("INSERT INTO fits VALUES (NULL, ?, ?, ?, ?, ?, ?)", values)
+        return int(cursor.lastrowid or 0)
+
+    def fits(self) -> list[dict[str, Any]]:
+        names = ("id", "num_chunks", "chunk_size", "seed", "rows", "eval_rows", "created")
+        return [dict(zip(names, row, strict=True)) for row in self._db.execute("SELECT * FROM fits ORDER BY id")]
+
+    def add_run(self, run: Run) -> int:
+        """Gives the run its id (from 1, never used again) and keeps it."""
+        run.id = int(self._db.execute("INSERT INTO runs VALUES (NULL, '{}')").lastrowid or 0)
+        self.save_run(run)
+        return run.id
+
+    def save_run(self, run: Run) -> None:
+        self._db.execute("UPDATE runs SET data = ? WHERE id = ?", (json.dumps(asdict(run), default=str), run.id))
+
+    def runs(self) -> list[Run]:
+        return [Run(**json.loads(data)) for (data,) in self._db.execute("SELECT data FROM runs ORDER BY id")]
+
+    def run(self, number: int) -> Run | None:
+        row = self._db.execute("SELECT data FROM runs WHERE id = ?", (number,)).fetchone()
+        return Run(**json.loads(row[0])) if row else None
+
+    # ------------------------------------------------------------ metrics
+
+    def add_points(self, points: Iterable[tuple[int, str, int, float]]) -> None:
+        """(run, metric, step, value); a point that is there already stays. SQLite keeps a NaN as NULL."""
+        now = time.time()
+        self._db.executemany(
+            "INSERT OR IGNORE INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)",
+            [(*point, now) for point in points],
+        )
+
+    def curves(self, run: int | None = None, limit: int | None = None) -> dict[int, dict[str, Curve]]:
+        """run -> metric -> [(step, value), ...] in step order, thinned to at most `limit` points each."""
+        where, values = ("WHERE run = ?", (run,)) if run is not None else ("", ())
+        curves: dict[int, dict[str, Curve]] = {}
+        rows = self._db.execute(f"SELECT run, metric, step, value FROM metrics {where} ORDER BY step", values)
+        for number, metric, step, value in rows:
+            points = curves.setdefault(number, {}).setdefault(metric, [])
+            points.append((step, float("nan") if value is None else value))
+        if limit:
+            curves = {
+                number: {metric: _thinned(points, limit) for metric, points in of_run.items()}
+                for number, of_run in curves.items()
+            }
+        return curves
+
+    def last_values(self, run: int) -> dict[str, float]:
+        """metric -> its last value."""
+        return {metric: points[-1][1] for metric, points in self.curves(run).get(run, {}).items()}
+
+    def rewind(self, run: int, step: int) -> None:
+        """Forget the run's points past `step`."""
+        self._db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (run, step))
+
+    # ------------------------------------------------------------ events, journal, turns
+
+    def log(self, text: str, run: int | None = None, level: str = "info") -> Event:
+        now = time.time()
+        cursor = self._db.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?)", (now, run, level, text))
+        return Event(int(cursor.lastrowid or 0), now, text, run, level)
+
+    def events(self, last: int = 200) -> list[Event]:
+        rows = self._db.execute("SELECT id, time, text, run, level FROM events ORDER BY id DESC LIMIT ?", (last,))
+        return [Event(*row) for row in rows][::-1]
+
+    def journal(self, command: Command) -> int:
+        """Note an op before it takes effect."""
+        text = json.dumps(redact(asdict(command)), default=str)
+        cursor = self._db.execute("INSERT INTO journal VALUES (NULL, ?, ?, NULL, NULL)", (time.time(), text))
+        return int(cursor.lastrowid or 0)
+
+    def settle(self, entry: int, ok: bool, reply: str) -> None:
+        """Note how an op was answered."""
+        self._db.execute("UPDATE journal SET ok = ?, reply = ? WHERE id = ?", (ok, reply, entry))
+
+    def begin_turn(self, run: Run, device: str) -> int:
+        values = (run.id, run.turns, run.chunk, device, run.step, time.time())
+        cursor = self._db.execute("INSERT INTO turns VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, NULL)", values)
+        return int(cursor.lastrowid or 0)
+
+    def end_turn(self, turn: int, step: int) -> None:
+        self._db.execute("UPDATE turns SET step_to = ?, ended = ? WHERE id = ?", (step, time.time(), turn))
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Every turn, in the order in which they started; `chunk` had ended when it began."""
+        names = ("id", "run", "turn", "chunk", "device", "step_from", "step_to", "started", "ended")
+        return [dict(zip(names, row, strict=True)) for row in self._db.execute("SELECT * FROM turns ORDER BY id")]
+
+
+def _thinned(points: Curve, limit: int) -> Curve:
+    """At most `limit` points, evenly spread, the last among them."""
+    if len(points) <= limit:
+        return points
+    every = len(points) / (limit - 1)
+    return [points[int(number * every)] for number in range(limit - 1)] + [points[-1]]

@@ -1,0 +1,182 @@
+"""Who has which device: gives turns by the policy, and follows what workers report of their runs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rftui import messages
+from rftui.link import Server
+from rftui.paths import checkpoint_marker, newest_checkpoint
+from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
+from rftui.scheduler.board import Board
+from rftui.scheduler.policy import Move, choose
+from rftui.scheduler.workers import Workers
+
+_LONG = 5.0
+"""Seconds of a turn from which on moving a run to an idle worker pays: it costs a checkpoint and a rebuilt trainer."""
+
+
+class Turns:
+    """`resident`: run -> the worker that holds its state; `resume`: run -> the checkpoint it goes on from when it is
+    built next; `pinning`: clone -> the parent whose weights it waits for. Turns are given once `open`."""
+
+    def __init__(self, board: Board, server: Server, workers: Workers) -> None:
+        self.open = False
+        self.resident: dict[int, str] = {}
+        self.resume: dict[int, str] = {}
+        self.pinning: dict[int, int] = {}
+        self._board = board
+        self._server = server
+        self._workers = workers
+        self._halting: dict[int, str] = {}
+        self._turns: dict[str, tuple[int, int]] = {}  # worker -> (run, number of the turn in the store)
+        self._lengths: dict[int, float] = {}
+        self._deaths: Counter[int] = Counter()
+
+    def assign(self) -> None:
+        """Give turns to idle workers."""
+        if not self.open:
+            return
+        devices = self._board.devices
+        idle = [name for name, device in devices.items() if device.state == "ready" and name not in self._turns]
+        if not idle:
+            return
+        blocked = {*self.pinning, *self._halting}
+        long = {run for run, seconds in self._lengths.items() if seconds > _LONG}
+        for step in choose(self._board.runs.values(), idle, self.resident, blocked, long):
+            run = self._board.runs[step.run]
+            if isinstance(step, Move):
+                self.halt(run, "move")
+            else:
+                self._start(run, step.worker)
+
+    def halt(self, run: Run, why: str) -> None:
+        """Have the run freed at its next step: why is "stop", "delete" or "move"."""
+        self._halting[run.id] = why
+        self._server.task(self.resident[run.id], messages.Halt(run.id, save=why != "delete"))
+
+    def report(self, worker: str, report: Any) -> None:
+        """What a worker says about one of its runs."""
+        run = self._board.runs[report.run]
+        match report:
+            case messages.Stepped(_, step, chunk, epoch):
+                run.step, run.chunk, run.epoch = step, chunk, epoch
+                self._board.steps.append(time.monotonic())
+                self._board.touch(run, urgent=False)
+            case messages.Logged(_, step, values):
+                self._board.points(run, step, values)
+            case messages.Begun(_, step, total, chunk, chunks, epoch):
+                run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
+                self._board.touch(run)
+            case messages.Saved(_, _, path):
+                run.checkpoint = path
+                self._deaths.pop(run.id, None)
+                self._board.touch(run, urgent=False)
+            case messages.TurnEnded(_, step, chunk, epoch, seconds):
+                self._board.log(f"run {run.id} has ended chunk {chunk}/{run.chunks}", run)
+                self._end_turn(worker, run, seconds)
+                if run.state == RUNNING:
+                    run.state = WAITING
+            case messages.Halted(_, step, path):
+                self._halted(worker, run, step, path)
+            case messages.Finished(_, step, final, path, seconds):
+                self._leave(worker, run, seconds)
+                if run.state != DELETED:
+                    run.state, run.final, run.chunk = DONE, final, run.chunks
+                    run.step, run.checkpoint = step, path
+                    self._board.log(f"run {run.id} is done", run)
+            case messages.Failed(_, error, _, seconds):
+                self._leave(worker, run, seconds)
+                if run.state != DELETED:
+                    run.state, run.error = FAILED, error
+                    self._board.log(f"run {run.id} failed: {error}", run, "error")
+
+    def lost(self, worker: str) -> None:
+        """The worker died: its runs go back to their last committed checkpoints."""
+        in_turn = self._turns.pop(worker, (0, 0))[0]
+        for number in [run for run, holder in self.resident.items() if holder == worker]:
+            run = self._board.runs[number]
+            del self.resident[number]
+            why = self._halting.pop(number, None)
+            for clone in [clone for clone, parent in self.pinning.items() if parent == number]:
+                self._fail(self._board.runs[clone], "its parent's worker died before the weights were pinned")
+            self._deaths[number] += number == in_turn
+            if run.state == DELETED:
+                continue
+            self.go_back(run, newest_checkpoint(Path(self._board.info.path) / "runs" / str(number) / "checkpoints"))
+            if why == "stop":
+                run.state = STOPPED
+            elif self._deaths[number] > 1:
+                self._fail(run, "its worker died twice while it trained, with no checkpoint between")
+
+    def go_back(self, run: Run, checkpoint: Path | None) -> None:
+        """The run is queued again, from `checkpoint` or from its beginning."""
+        marker = checkpoint_marker(checkpoint) if checkpoint else None
+        step = int(marker["step"]) if marker else 0
+        if step < run.step:
+            self._board.log(f"run {run.id} goes back from step {run.step} to step {step}", run, "notice")
+        self._board.rewind(run, step)
+        run.state, run.device = QUEUED, None
+        run.checkpoint = str(checkpoint) if checkpoint else None
+        if checkpoint:
+            self.resume[run.id] = str(checkpoint)
+        else:
+            self.resume.pop(run.id, None)
+
+    def park(self) -> None:
+        """No run trains any more; those that are not at their end go on when the experiment is opened again."""
+        for run in self._board.runs.values():
+            if run.active:
+                run.state, run.device = WAITING if run.step else QUEUED, None
+                self._board.touch(run)
+
+    def _start(self, run: Run, worker: str) -> None:
+        resume = None if run.id in self.resident else self.resume.pop(run.id, None)
+        self.resident[run.id] = worker
+        run.state, run.device = RUNNING, worker
+        run.turns += 1
+        self._turns[worker] = (run.id, self._board.store.begin_turn(run, worker))
+        self._server.task(worker, messages.Turn(run, resume))
+        self._board.devices[worker].run = run.id
+        self._board.touch_device(worker)
+        self._board.touch(run)
+
+    def _end_turn(self, worker: str, run: Run, seconds: float) -> None:
+        number, turn = self._turns.get(worker, (0, 0))
+        if number == run.id:
+            del self._turns[worker]
+            self._board.store.end_turn(turn, run.step)
+            self._board.devices[worker].run = None
+            self._board.touch_device(worker)
+        run.active_seconds += seconds
+        self._lengths[run.id] = seconds
+        self._board.touch(run)
+
+    def _leave(self, worker: str, run: Run, seconds: float) -> None:
+        self._end_turn(worker, run, seconds)
+        self.resident.pop(run.id, None)
+        self._halting.pop(run.id, None)
+        run.device = None
+
+    def _halted(self, worker: str, run: Run, step: int, path: str | None) -> None:
+        why = self._halting.get(run.id, "quit")
+        self._leave(worker, run, 0.0)
+        if path:
+            run.checkpoint = self.resume[run.id] = path
+        if run.state == DELETED:
+            return
+        if why == "stop" or run.state == STOPPING:
+            run.state = STOPPED
+            self._board.log(f"run {run.id} stopped at step {step}", run)
+        else:
+            run.state = WAITING if step else QUEUED
+        self._board.touch(run)
+
+    def _fail(self, run: Run, error: str) -> None:
+        self.pinning.pop(run.id, None)
+        run.state, run.error = FAILED, error
+        self._board.log(f"run {run.id} failed: {error}", run, "error")
+        self._board.touch(run)

@@ -1,0 +1,128 @@
+"""The worker processes: which devices there are, starting, watching and ending."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from rftui.faults import Fault
+from rftui.link import Server
+from rftui.messages import Gone, Report
+from rftui.paths import ExperimentDir
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A device that one worker gets: its name in every view, and the GPU's number or None for a CPU."""
+
+    name: str
+    gpu: str | None
+
+
+def slots(devices: str) -> list[Slot]:
+    """The devices of "auto", "cpu", "cpu:N" or "0,1,...". auto is every GPU, else one CPU. Raises Fault."""
+    if devices == "auto":
+        gpus = _gpus()
+        return [Slot(f"gpu{gpu}", gpu) for gpu in gpus] or [Slot("cpu", None)]
+    if devices == "cpu":
+        return [Slot("cpu", None)]
+    if match := re.fullmatch(r"cpu:([1-9]\d?)", devices):
+        return [Slot(f"cpu{number}", None) for number in range(int(match[1]))]
+    if re.fullmatch(r"\d+(,\d+)*", devices):
+        return [Slot(f"gpu{gpu}", gpu) for gpu in dict.fromkeys(devices.split(","))]
+    raise Fault(f"devices {devices!r}: say auto, cpu, cpu:N (N workers on this CPU) or GPU numbers such as 0,1")
+
+
+def _gpus() -> list[str]:
+    """The GPUs that this process may use, found without importing torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [gpu for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return re.findall(r"^GPU (\d+):", listed, re.MULTILINE)
+
+
+class Workers:
+    """Starts a worker for each slot, and tells the server's inbox (a `Gone`) when a process ends."""
+
+    def __init__(self, experiment: ExperimentDir, server: Server, devices: str) -> None:
+        self.slots = {slot.name: slot for slot in slots(devices)}
+        self._experiment = experiment
+        self._server = server
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._incarnations: dict[str, int] = {}
+
+    def start(self, name: str) -> int:
+        """Start (again) the worker of a slot; returns its pid."""
+        slot = self.slots[name]
+        incarnation, environment = self._server.open_worker(name)
+        threads = max(1, (os.cpu_count() or 1) // len(self.slots))
+        environment |= {
+            "RFTUI_DEVICE": "cpu" if slot.gpu is None else "cuda",
+            "RFTUI_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(threads),
+            "CUDA_VISIBLE_DEVICES": slot.gpu or "",
+        }
+        with open(self.log(name), "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rftui.training.worker"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | environment,
+                start_new_session=True,
+            )
+        self._processes[name], self._incarnations[name] = process, incarnation
+        threading.Thread(target=self._watch, args=(name, incarnation, process), daemon=True).start()
+        return process.pid
+
+    def current(self, name: str, incarnation: int) -> bool:
+        """Whether a report comes from the present incarnation of the worker."""
+        return self._incarnations.get(name) == incarnation
+
+    def alive(self) -> bool:
+        return any(process.poll() is None for process in self._processes.values())
+
+    def log(self, name: str) -> Path:
+        return self._experiment.logs / f"worker-{name}.txt"
+
+    def last_words(self, name: str) -> str:
+        """The last line that a worker wrote."""
+        lines = self.log(name).read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+    def end(self, patience: float) -> None:
+        """Wait up to `patience` seconds for the processes to end, then kill what is left."""
+        until = time.monotonic() + patience
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._kill(process)
+                process.wait()
+
+    def kill(self, names: Collection[str] | None = None) -> None:
+        """Kill the workers called so; None: all."""
+        for name, process in self._processes.items():
+            if names is None or name in names:
+                self._kill(process)
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def _watch(self, name: str, incarnation: int, process: subprocess.Popen[bytes]) -> None:
+        self._server.inbox.put(Report(name, incarnation, [Gone(process.wait())]))
