@@ -35,16 +35,16 @@ class Printer:
             self._line(fault)
         if faults:
             return
-        runs = [run for run in self._board.runs.values()]
+        runs = list(self._board.runs.values())
         width = max([len(run.name) for run in runs] + [4])
-        self._write(
-            f"{'run':>4}  {'name':<{width}}  {'state':<8}  {'chunk':>7}  {'step':>6}  {'loss':>8}  {'eval':>8}"
-        )
+        rows = [("run", "name", "state", "chunk", "step", "loss", "eval", "")]
         for run in runs:
-            chunk = f"{run.chunk}/{run.chunks}"
             loss, evaluated = (_number(run.metrics.get(name)) for name in ("loss", "eval_loss"))
-            row = f"{run.id:>4}  {run.name:<{width}}  {run.state:<8}  {chunk:>7}  {run.step:>6}  {loss:>8}  {evaluated:>8}"
-            self._write(row + (f"  {run.error}" if run.error else ""))
+            chunk = f"{run.chunk}/{run.chunks}"
+            rows.append((str(run.id), run.name, run.state, chunk, str(run.step), loss, evaluated, run.error or ""))
+        for number, name, state, chunk, step, loss, evaluated, error in rows:
+            cells = (f"{number:>4}  {name:<{width}}  {state:<8}  {chunk:>7}  {step:>6}", f"{loss:>8}  {evaluated:>8}")
+            self._write("  ".join([*cells, error]).rstrip())
         self._write(f"{self._board.info.state}: {self._board.info.path}")
 
     def _progress(self) -> str:

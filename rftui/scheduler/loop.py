@@ -47,9 +47,8 @@ def run(
     """
     lock = experiment.lock()
     if lock is None:
-        raise Fault(
-            f"{experiment.name} is already running; `rftui open {experiment.name}` attaches to it", code=FAILED
-        )
+        name = experiment.name
+        raise Fault(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
     with lock:
         scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer)
         with scheduler.signals():
@@ -112,9 +111,7 @@ class Scheduler:
             return
         self._interrupted = True
         self.board.set_info(self.board.info.state, "every run stops at its next step")
-        self.board.log(
-            "every run stops at its next step; they go on when the experiment is opened again", None, "notice"
-        )
+        self.board.log("every run stops at its next step and goes on when the experiment is opened", None, "notice")
         self._end()
 
     # ------------------------------------------------------------ the loop
