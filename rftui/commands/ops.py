@@ -86,7 +86,12 @@ def _send(
             viewer.send(command)
             reply = mail.reply(command.id)
             run = command.run if reply.run is None else reply.run
-            print(dump_line({"ok": reply.ok, "text": reply.text, "run": run}) if json else reply.text)
+            if json:
+                print(dump_line({"ok": reply.ok, "text": reply.text, "run": run}))
+            elif reply.ok:
+                print(reply.text)
+            else:
+                print(f"rftui: {reply.text}", file=sys.stderr)
             code = code if reply.ok else FAILED
     finally:
         viewer.close()

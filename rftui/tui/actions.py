@@ -1,0 +1,61 @@
+"""The one registry of what keys do: it feeds the bindings, the footer and the help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rftui.runs import Run, why_not
+
+
+@dataclass(frozen=True)
+class Action:
+    """`name` is the app's `action_<name>`; `keys` as Textual calls them, the first is shown as `shown`.
+
+    `label` is its word in the footer, "" keeps it out of there. `op` is the IC Op it presses. `acts`: it changes the
+    experiment, so a read-only viewer refuses it.
+    """
+
+    name: str
+    keys: str
+    shown: str
+    help: str
+    group: str
+    label: str = ""
+    op: str = ""
+    acts: bool = False
+
+
+ACTIONS = (
+    Action("op('stop')", "s", "s", "Stop the run at its next step", "Runs", "Stop", "stop", True),
+    Action("op('resume')", "r", "r", "Resume a stopped run from its exact step", "Runs", "Resume", "resume", True),
+    Action("clone", "c", "c", "Clone-Modify: a new run with changed knobs, warm or cold", "Runs", "Clone", "clone", True),
+    Action("delete", "d", "d", "Delete the run, after a question", "Runs", "Delete", "delete", True),
+    Action("mark", "space", "space", "Mark the run; ops and the plot take the marked runs", "Runs", "Mark"),
+    Action("clear", "escape", "esc", "Clear the marks and the filter", "Runs"),
+    Action("detail", "enter", "enter", "Everything about the run, and its log", "Runs", "Open"),
+    Action("move(1)", "j,down", "j", "Next run", "Move"),
+    Action("move(-1)", "k,up", "k", "Previous run", "Move"),
+    Action("move(10)", "ctrl+d,pagedown", "ctrl+d", "Ten runs down", "Move"),
+    Action("move(-10)", "ctrl+u,pageup", "ctrl+u", "Ten runs up", "Move"),
+    Action("move(-100000)", "g,home", "g", "First run", "Move"),
+    Action("move(100000)", "G,end", "G", "Last run", "Move"),
+    Action("metric(1)", "m", "m", "Next metric", "View", "Metric"),
+    Action("metric(-1)", "M", "M", "Previous metric", "View"),
+    Action("sort", "o", "o", "Order by lineage, by loss, by eval loss", "View"),
+    Action("filter", "slash", "/", "Filter the runs by name, id or state", "View", "Filter"),
+    Action("toggle('plot')", "2", "2", "Show or hide the plot", "View"),
+    Action("toggle('events')", "3", "3", "Show or hide the events", "View"),
+    Action("help", "question_mark", "?", "This help", "View", "Help"),
+    Action("quit", "q,ctrl+q", "q", "Quit; asks what becomes of runs that train", "View", "Quit"),
+)
+
+READONLY = "this viewer was opened with --readonly"
+
+
+def refusal(action: Action, run: Run | None, *, readonly: bool = False) -> str | None:
+    """Why the action cannot be done now, as the end of a sentence; None where it can."""
+    if action.acts and readonly:
+        return READONLY
+    if action.op and run is None:
+        return "there is no run here yet"
+    return why_not(run, action.op) if action.op and run else None

@@ -1,0 +1,188 @@
+"""What a viewer knows of an experiment. Pure: snapshots and updates in, and what of it is shown.
+
+Curves are bounded: a viewer that stays attached for a week holds at most `POINTS` points a curve.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
+from rftui.runs import DELETED, Run, short
+
+POINTS = 512
+_EVENTS = 500
+
+Curve = list[tuple[int, float]]
+
+
+@dataclass
+class Change:
+    """What an update changed: the ids of runs whose row changed, the parts of the screen that did, and whether the
+    set or order of rows did."""
+
+    runs: set[int] = field(default_factory=set)
+    curves: set[int] = field(default_factory=set)
+    events: bool = False
+    devices: bool = False
+    experiment: bool = False
+    layout: bool = False
+
+
+class Board:
+    """Runs are shown by id, clones under their parents; `shown` names them in the order of the rows."""
+
+    def __init__(self) -> None:
+        self.experiment: ExperimentInfo | None = None
+        self.runs: dict[int, Run] = {}
+        self.curves: dict[int, dict[str, Curve]] = {}
+        self.events: list[Event] = []
+        self.devices: dict[str, Device] = {}
+        self.schema: dict[str, list[Field]] = {}
+        self.marked: set[int] = set()
+        self.filter = ""
+        self.sort: str | None = None
+        self.shown: list[int] = []
+        self.depth: dict[int, int] = {}
+        self.knobs: list[str] = []
+
+    # ------------------------------------------------------------ in
+
+    def reset(self, snapshot: Snapshot) -> Change:
+        """Everything anew."""
+        self.experiment = snapshot.experiment
+        self.runs = {run.id: run for run in snapshot.runs}
+        self.curves = snapshot.curves
+        self.events = snapshot.events
+        self.devices = {device.name: device for device in snapshot.devices}
+        self.schema = snapshot.schema
+        self._arrange()
+        return Change(set(self.runs), set(self.runs), True, True, True, True)
+
+    def apply(self, update: Update) -> Change:
+        """What changed since."""
+        change = Change(events=bool(update.events), devices=bool(update.devices))
+        before = {number: (run.state == DELETED, run.knobs) for number, run in self.runs.items()}
+        for run in update.runs:
+            self.runs[run.id] = run
+            change.runs.add(run.id)
+        for number, step in update.rewound.items():
+            for metric, points in self.curves.get(number, {}).items():
+                self.curves[number][metric] = [point for point in points if point[0] <= step]
+            change.curves.add(number)
+        for number, metric, step, value in update.points:
+            curve = self.curves.setdefault(number, {}).setdefault(metric, [])
+            curve.append((step, value))
+            if len(curve) > POINTS:
+                del curve[1:-1:2]
+            change.curves.add(number)
+        change.runs |= change.curves
+        self.events = (self.events + update.events)[-_EVENTS:]
+        self.devices |= {device.name: device for device in update.devices}
+        if update.experiment:
+            self.experiment, change.experiment = update.experiment, True
+        self.schema = update.schema or self.schema
+        after = {number: (run.state == DELETED, run.knobs) for number, run in self.runs.items()}
+        if before != after or self.sort:
+            change.layout = self._arrange()
+        return change
+
+    # ------------------------------------------------------------ what is shown
+
+    def set_filter(self, text: str) -> None:
+        self.filter = text
+        self._arrange()
+
+    def sort_by(self, key: str | None) -> None:
+        """Order the rows by a metric ("loss", "eval_loss"), or by lineage (None)."""
+        self.sort = key
+        self._arrange()
+
+    def targets(self, cursor: int | None) -> list[Run]:
+        """The runs that an op acts on: the marked ones, else the one under the cursor."""
+        marked = [self.runs[number] for number in self.shown if number in self.marked]
+        return marked or ([self.runs[cursor]] if cursor in self.runs else [])
+
+    def metrics(self) -> list[str]:
+        """The metrics that any run has, the losses first."""
+        names = {name for of_run in self.curves.values() for name in of_run}
+        first = [name for name in ("loss", "eval_loss") if name in names]
+        return first + sorted(names - set(first))
+
+    def plotted(self, cursor: int | None) -> list[int]:
+        """The runs whose curves are drawn: the marked ones; else all of them if they are few, else the cursor's."""
+        marked = [number for number in self.shown if number in self.marked]
+        if marked:
+            return marked
+        return self.shown if len(self.shown) <= 8 else [cursor] if cursor in self.runs else self.shown[:1]
+
+    def count(self, *states: str) -> int:
+        return sum(run.state in states for run in self.runs.values())
+
+    @property
+    def active(self) -> int:
+        return sum(run.active for run in self.runs.values())
+
+    def _arrange(self) -> bool:
+        """Order the rows anew; whether anything about them changed."""
+        before = (self.shown, self.knobs)
+        alive = {number: run for number, run in self.runs.items() if run.state != DELETED}
+        self.marked &= set(alive)
+        self.depth = {}
+        if self.sort:
+            order = sorted(alive, key=lambda number: (self._last(number, self.sort or ""), number))
+        else:
+            order = []
+            children: dict[int, list[int]] = {}
+            for number, run in alive.items():
+                root = run.parent if run.parent in alive else 0
+                children.setdefault(root or 0, []).append(number)
+            pending = [(number, 0) for number in reversed(children.get(0, []))]
+            while pending:
+                number, depth = pending.pop()
+                order.append(number)
+                self.depth[number] = depth
+                pending += [(child, depth + 1) for child in reversed(children.get(number, []))]
+        wanted = self.filter.lower()
+        self.shown = [n for n in order if wanted in f"{n} {alive[n].name} {alive[n].state}".lower()]
+        self.knobs = _varying(list(alive.values()))
+        return before != (self.shown, self.knobs)
+
+    def _last(self, number: int, metric: str) -> float:
+        value = self.runs[number].metrics.get(metric, math.inf)
+        return math.inf if math.isnan(value) else value
+
+
+def _varying(runs: list[Run]) -> list[str]:
+    """The dotted names of the knobs in which runs differ, the learning rate and the rank first."""
+    names = dict.fromkeys(name for run in runs for name in run.knobs)
+    differing = [name for name in names if len({repr(run.knobs.get(name)) for run in runs}) > 1]
+    first = ("lr", "r", "alpha", "batch")
+    return sorted(differing, key=lambda name: (first.index(short(name)) if short(name) in first else len(first)))
+
+
+def number(value: object) -> str:
+    """A knob's or a metric's value as a cell shows it: 0.0002 -> 2e-4, 1.28412 -> 1.284."""
+    if isinstance(value, bool) or value is None:
+        return "-" if value is None else str(value).lower()
+    if isinstance(value, float):
+        if value != value or value in (math.inf, -math.inf):
+            return str(value)
+        if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
+            mantissa, exponent = f"{value:.2e}".split("e")
+            return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ",".join(str(item).removesuffix("_proj") for item in value)
+    return str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as "41m" or "3h05m"; "–" while unknown."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 1:
+        return f"{rest}s"
+    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m"

@@ -1,0 +1,88 @@
+"""The one-line parts of the screen: status, device, message and footer."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.widgets import Static
+
+from rftui.messages import Device
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
+from rftui.tui.actions import ACTIONS, refusal
+from rftui.tui.board import Board, duration
+
+
+class Line(Static):
+    """A line of text; it draws anew only when the text changed."""
+
+    DEFAULT_CSS = "Line { height: 1; width: 1fr; }"
+
+    def __init__(self, id: str) -> None:
+        super().__init__("", id=id, markup=False)
+        self._shown: Text | None = None
+
+    def show(self, text: Text) -> None:
+        text.no_wrap, text.overflow = True, "ellipsis"
+        if text != self._shown:
+            self._shown = text
+            self.update(text)
+
+
+def status(board: Board, title: str, width: int, *, ascii: bool) -> Text:
+    """What the experiment does, its counts, progress, ETA and speed; the rarer parts go where there is room."""
+    info = board.experiment
+    name = info.name if info else title
+    text = Text(f" rftui  {name}  ", style="bold reverse")
+    if info is None:
+        return text
+    counts = (
+        ("run", "▶", ">", board.count(RUNNING, WAITING, STOPPING)),
+        ("queued", "…", ".", board.count(QUEUED)),
+        ("stopped", "‖", "=", board.count(STOPPED)),
+        ("done", "✔", "+", board.count(DONE)),
+        ("failed", "✗", "x", board.count(FAILED)),
+    )
+    parts = [f"{count} {plain if ascii else glyph} {word}" for word, glyph, plain, count in counts if count]
+    alive = [run for run in board.runs.values() if run.active and run.chunks]
+    if alive:
+        parts.append(f"chunk {min(run.chunk for run in alive)}/{max(run.chunks for run in alive)}")
+    if info.state == "running" and board.active:
+        eta = duration(info.eta)
+        parts.append(f"ETA {'-' if ascii and eta == '–' else eta}")
+        if width >= 100 and info.steps_per_second:
+            parts.append(f"{info.steps_per_second:.1f} steps/s")
+    if info.state != "running" or info.waiting_for:
+        parts.append(f"{info.state}{': ' + info.waiting_for if info.waiting_for else ''}")
+    if width >= 140:
+        parts += [f"scheduler pid {info.pid}", info.path]
+    return text.append("  " + "   ".join(parts), style="not bold not reverse")
+
+
+def devices(board: Board, *, ascii: bool) -> Text:
+    """Each worker's device: what it trains, its load and memory."""
+    return Text(("  |  " if ascii else "  │  ").join(_device(device, ascii) for device in board.devices.values()))
+
+
+def _device(device: Device, ascii: bool) -> str:
+    doing = f"run {device.run}" if device.run else "idle" if device.state == "ready" else device.state
+    parts = [f" {device.name} {doing}"]
+    if device.load is not None:
+        full = round(device.load * 10)
+        bar = "#" * full + "." * (10 - full) if ascii else "█" * full + "░" * (10 - full)
+        parts.append(f"{bar} {device.load:4.0%}")
+    if device.memory_used and device.memory_total:
+        parts.append(f"{device.memory_used / 1e9:.1f}/{device.memory_total / 1e9:.0f}G")
+    return " ".join(parts)
+
+
+def footer(run: Run | None, width: int, *, readonly: bool) -> Text:
+    """The keys; one that is refused for the run under the cursor is struck out and dim."""
+    text = Text(" ")
+    for action in ACTIONS:
+        if action.label:
+            refused = refusal(action, run, readonly=readonly)
+            item = f"{action.shown} {action.label}"
+            if text.cell_len + len(item) + 1 > width:
+                continue
+            text.append(item, style="dim strike" if refused else "bold")
+            text.append("  ")
+    return text

@@ -1,0 +1,57 @@
+"""The lower panels: the plot and the event log."""
+
+from __future__ import annotations
+
+import time
+
+from rich.text import Text
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from rftui.messages import Event
+from rftui.tui.board import Board
+from rftui.tui.plot import plot
+
+_LEVELS = {"error": "bold red", "notice": "yellow"}
+
+
+class PlotPanel(Static):
+    """The curves of the marked runs, or of all if they are few. `draw` is called at most twice a second."""
+
+    def __init__(self, board: Board, *, ascii: bool) -> None:
+        super().__init__("", id="plot", markup=False)
+        self._board = board
+        self._ascii = ascii
+        self._drawn: object = None
+
+    def draw(self, metric: str, cursor: int | None) -> None:
+        """Draw anew if a shown curve, the size or the choice of runs changed."""
+        runs = self._board.plotted(cursor)
+        curves = {run: self._board.curves.get(run, {}).get(metric, []) for run in runs}
+        size = self.content_size
+        key = (metric, size, [(run, len(curve), curve[-1:]) for run, curve in curves.items()])
+        if key == self._drawn or not self.display:
+            return
+        self._drawn = key
+        self.border_title = f"2 {metric}"
+        labels = {run: f"{run} {self._board.runs[run].name}" for run in runs}
+        self.update(plot(curves, labels, size.width, size.height, ascii=self._ascii))
+
+
+class EventLog(VerticalScroll):
+    """The newest events first."""
+
+    def __init__(self) -> None:
+        super().__init__(id="events", can_focus=False)
+        self.border_title = "3 events"
+        self._text = Static("", markup=False)
+
+    def compose(self):  # type: ignore[no-untyped-def]
+        yield self._text
+
+    def show(self, events: list[Event]) -> None:
+        lines = []
+        for event in reversed(events[-100:]):
+            clock = time.strftime("%H:%M:%S ", time.localtime(event.time))
+            lines.append(Text.assemble((clock, "dim"), (event.text, _LEVELS.get(event.level, ""))))
+        self._text.update(Text("\n").join(lines))

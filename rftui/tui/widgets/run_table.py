@@ -1,0 +1,212 @@
+"""The run table. It draws a row only when that row changed: cost and bytes follow what changed, not how many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run, short
+from rftui.tui.board import Board, number
+from rftui.tui.plot import colour, sparkline
+
+STATES = {
+    QUEUED: ("…", ".", "queued", "dim"),
+    RUNNING: ("▶", ">", "run", "bold green"),
+    WAITING: ("▷", "-", "wait", "green"),
+    STOPPING: ("◌", "~", "stopping", "yellow"),
+    STOPPED: ("‖", "=", "stopped", "yellow"),
+    DONE: ("✔", "+", "done", "cyan"),
+    FAILED: ("✗", "x", "failed", "bold red"),
+}
+"""state -> glyph, ASCII glyph, word, style. A state is never told by its colour alone."""
+
+WIDE = 140
+
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    width: int
+    text: Callable[[Run], str]
+    right: bool = True
+    style: Callable[[Run], str] = lambda run: ""
+
+
+class RunTable(ScrollView, can_focus=True):
+    """Shows `board`; `cursor` is the id of the run under the cursor, and stays on it when rows move."""
+
+    class CursorMoved(Message):
+        """The cursor is on another run."""
+
+    DEFAULT_CSS = "RunTable { scrollbar-size-vertical: 1; }"
+
+    def __init__(self, board: Board, *, ascii: bool = False) -> None:
+        super().__init__(id="runs")
+        self.board = board
+        self.cursor: int | None = None
+        self.metric = "loss"
+        self.pending: dict[int, str] = {}
+        self._ascii = ascii
+        self._columns: list[_Column] = []
+        self._strips: dict[int, Strip] = {}
+
+    # ------------------------------------------------------------ what changed
+
+    def rearrange(self) -> None:
+        """The rows, their order or the columns changed."""
+        shown = self.board.shown
+        if self.cursor not in shown:
+            self.cursor = shown[0] if shown else None
+            self.post_message(self.CursorMoved())
+        self._strips.clear()
+        self._columns = self._layout()
+        self.virtual_size = Size(self.size.width, len(shown) + 1)
+        self._show_cursor()
+        self.refresh()
+
+    def refresh_runs(self, runs: set[int]) -> None:
+        """The rows of these runs changed."""
+        for row, run in enumerate(self.board.shown):
+            if run in runs:
+                self._strips.pop(run, None)
+                y = row + 1 - round(self.scroll_offset.y)
+                if 1 <= y < self.size.height:
+                    self.refresh(Region(0, y, self.size.width, 1))
+
+    def move(self, rows: int) -> None:
+        shown = self.board.shown
+        if shown:
+            at = shown.index(self.cursor) if self.cursor in shown else 0
+            before, self.cursor = self.cursor, shown[max(0, min(len(shown) - 1, at + rows))]
+            self.refresh_runs({run for run in (before, self.cursor) if run is not None})
+            self._show_cursor()
+            self.post_message(self.CursorMoved())
+
+    def on_resize(self) -> None:
+        self.rearrange()
+
+    def on_click(self, event: object) -> None:
+        row = getattr(event, "y", 0) - 1 + round(self.scroll_offset.y)
+        if self.cursor in self.board.shown and 0 <= row < len(self.board.shown):
+            self.move(row - self.board.shown.index(self.cursor))
+
+    def _show_cursor(self) -> None:
+        if self.cursor in self.board.shown:
+            row, visible = self.board.shown.index(self.cursor), self.size.height - 1
+            top = round(self.scroll_offset.y)
+            if row < top:
+                self.scroll_to(y=row, animate=False)
+            elif visible > 0 and row >= top + visible:
+                self.scroll_to(y=row - visible + 1, animate=False)
+
+    # ------------------------------------------------------------ drawing
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y == 0:
+            titles = "  " + "  ".join(
+                _fit(column.title, column.width, right=column.right) for column in self._columns
+            )
+            return Strip([Segment(titles, Style(bold=True, dim=True))]).adjust_cell_length(width)
+        row = y - 1 + round(self.scroll_offset.y)
+        if row >= len(self.board.shown):
+            return Strip.blank(width)
+        run = self.board.shown[row]
+        if run not in self._strips:
+            self._strips[run] = self._row(self.board.runs[run]).adjust_cell_length(width)
+        return self._strips[run]
+
+    def _row(self, run: Run) -> Strip:
+        under = run.id == self.cursor
+        base = Style(reverse=True) if under else Style()
+        mark = "*" if run.id in self.board.marked else " "
+        segments = [Segment((">" if under else " ") + mark, base + Style(bold=True))]
+        for position, column in enumerate(self._columns):
+            text = _fit(column.text(run), column.width, right=column.right)
+            segments.append(Segment(text, base + Style.parse(column.style(run) or "none")))
+            if position < len(self._columns) - 1:
+                segments.append(Segment("  ", base))
+        strip = Strip(segments)
+        if under and strip.cell_length < self.size.width:
+            segments.append(Segment(" " * (self.size.width - strip.cell_length), base))
+        return Strip(segments)
+
+    def _layout(self) -> list[_Column]:
+        """As many columns as fit, in the order of what one wants to know first."""
+        width, runs = self.size.width - 2, [self.board.runs[run] for run in self.board.shown]
+        wide = width >= WIDE
+        names = max([cell_len(self._name(run)) for run in runs] + [8])
+        columns = [
+            _Column("#", 3, lambda run: str(run.id), style=lambda run: colour(run.id)),
+            _Column("NAME", min(names, 40 if wide else 20), self._name, right=False),
+            _Column("STATE", 10, self._state, right=False, style=self._state_style),
+            _Column("CHUNK", 6, lambda run: f"{run.chunk}/{run.chunks or '-'}"),
+        ]
+        optional = [
+            _Column("LOSS", 7, lambda run: number(run.metrics.get("loss"))),
+            _Column("EVAL", 6, lambda run: number(run.metrics.get("eval_loss"))),
+            _Column("TREND", 20 if wide else 8, self._trend, right=False, style=lambda run: colour(run.id)),
+        ]
+        if self.metric not in ("loss", "eval_loss"):
+            optional.insert(0, _Column(self.metric[:12].upper(), 8, lambda run: number(run.metrics.get(self.metric))))
+        if wide:
+            optional.insert(0, _Column("STEP", 11, lambda run: f"{run.step}/{run.total_steps or '-'}"))
+        knobs = [self._knob(name, runs) for name in self.board.knobs]
+        tail = [_Column("DEVICE", 6, lambda run: run.device or "-", right=False)]
+        if any(run.parent for run in runs):
+            tail.append(_Column("PARENT", 14 if wide else 8, self._parent, right=False))
+        left = width - sum(column.width + 2 for column in columns)
+        for column in [*optional, *knobs, *tail]:
+            if column.width + 2 > left + 2:
+                continue
+            columns.append(column)
+            left -= column.width + 2
+        return columns
+
+    def _knob(self, name: str, runs: list[Run]) -> _Column:
+        texts = [number(run.knobs.get(name)) for run in runs]
+        return _Column(
+            short(name),
+            min(20, max([len(short(name)), *map(len, texts)])),
+            lambda run: number(run.knobs.get(name)),
+            right=not any(isinstance(run.knobs.get(name), (list, str)) for run in runs),
+        )
+
+    def _name(self, run: Run) -> str:
+        depth = self.board.depth.get(run.id, 0)
+        branch = "  " * (depth - 1) + ("`-" if self._ascii else "└ ") if depth else ""
+        return branch + "".join(" " if ord(letter) < 32 else letter for letter in run.name)
+
+    def _state(self, run: Run) -> str:
+        if run.id in self.pending:
+            return f"{'~' if self._ascii else '◌'} {self.pending[run.id]}"
+        glyph, plain, word, _ = STATES.get(run.state, ("?", "?", run.state, ""))
+        return f"{plain if self._ascii else glyph} {word}"
+
+    def _state_style(self, run: Run) -> str:
+        return "yellow" if run.id in self.pending else STATES.get(run.state, ("", "", "", ""))[3]
+
+    def _trend(self, run: Run) -> str:
+        curve = self.board.curves.get(run.id, {}).get(self.metric, [])
+        return sparkline([value for _, value in curve], 20 if self.size.width >= WIDE else 8, ascii=self._ascii)
+
+    def _parent(self, run: Run) -> str:
+        if not run.parent:
+            return "-"
+        return f"{run.parent} @step {run.start_step}" if run.warm else f"{run.parent} cold"
+
+
+def _fit(text: str, width: int, *, right: bool) -> str:
+    """`text` in exactly `width` cells, cut where it is longer."""
+    length = cell_len(text)
+    if length > width:
+        return set_cell_size(text, width)
+    return " " * (width - length) + text if right else text + " " * (width - length)

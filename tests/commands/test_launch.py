@@ -1,0 +1,154 @@
+"""`run`, `open` and the bare command, without a terminal and on one."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import types
+
+import pytest
+
+from rftui import link
+from rftui.cli import main
+from rftui.commands import launch
+from rftui.runs import Run
+
+RENDEZVOUS = """
+import json, os, pathlib
+from rftui.paths import create
+from rftui.runs import Run
+from rftui.scheduler.store import Store
+
+def experiment(state):
+    made = create(pathlib.Path(os.environ["RFTUI_HOME"]), "exp")
+    store = Store.create(made.db)
+    store.add_run(Run(0, "a", state=state))
+    store.close()
+    pathlib.Path(os.environ["RFTUI_RENDEZVOUS"]).write_text(json.dumps({"experiment": str(made.path)}))
+"""
+"""What an Experiment does, as far as the command line sees it."""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("print('hello')", 2, "trained nothing"),
+        ("x = 1\nraise ValueError('bad [x')", 2, "ValueError: bad [x ({script}:2); the traceback is in "),
+        ("class Odd(Exception): pass\nraise Odd", 2, "Odd ({script}:2)"),
+        ("print(", 2, "SyntaxError: '(' was never closed ({script}:1)"),
+        ("import sys; print('rftui: two', 'rftui: faults', sep='\\n', file=sys.stderr); sys.exit(2)", 2, "faults"),
+        (RENDEZVOUS + "experiment('done')", 0, ""),
+        (RENDEZVOUS + "experiment('failed')", 1, ""),
+        (RENDEZVOUS + "experiment('queued'); raise SystemExit(130)", 130, ""),
+        (RENDEZVOUS + "experiment('queued'); 1 / 0", 2, "ZeroDivisionError"),
+        (RENDEZVOUS + "experiment('done'); 1 / 0", 1, "ZeroDivisionError"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 1, "SIGKILL"),
+    ],
+)
+def test_the_end_of_a_script(script, rftui, text, code, said):
+    path = script(text)
+    done = rftui("run", path)
+    assert done.returncode == code and said.format(script=path) in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and bool(done.stderr) == bool(said)
+    if "traceback is in" in done.stderr:
+        with open(done.stderr.split()[-1]) as log:
+            assert 'script.py", line ' in log.read()
+
+
+def test_a_script_gets_its_arguments_and_the_flags(script, rftui):
+    path = script("import os, sys; print(sys.argv[1:], os.environ['RFTUI_DEVICES'], sys.stdin.read())")
+    done = rftui("run", path, "plain", "--headless", "more", "--devices", "cpu:2", "--", "--epochs", "3", "--", "x")
+    assert done.stdout == "['plain', 'more', '--epochs', '3', '--', 'x'] cpu:2 \n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "got"),
+    [
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGHUP, signal.SIGTERM),
+    ],
+)
+def test_a_signal_reaches_the_script_once(script, sent, got):
+    text = (
+        "import signal, sys\n"
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, {{{int(got)}}})\n"
+        "print('ready', flush=True)\n"
+        f"signal.sigwait({{{int(got)}}})\n"
+        f"print('again' if signal.sigtimedwait({{{int(got)}}}, 0.3) else 'once', flush=True)\n"
+        "sys.exit(130)\n"
+    )
+    command = [sys.executable, "-m", "rftui.cli", "run", script(text)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
+        assert shell.stdout.readline() == "ready\n"
+        os.killpg(shell.pid, sent)  # as a terminal does
+        assert shell.stdout.readline() == "once\n"
+        assert shell.wait(20) == 130
+
+
+def test_open_without_a_terminal_leaves_a_running_experiment_alone(rftui, make):
+    made = make(Run(0, "a"))
+    with made.lock():
+        done = rftui("open", "exp", "--headless")
+    assert done.returncode == 1 and f"in process {os.getpid()}" in done.stderr
+
+
+def test_open_without_a_terminal_takes_up_what_is_left(make, monkeypatch):
+    started = []
+    monkeypatch.setattr(launch, "_plain", lambda argv, arguments: started.append(argv) or 0)
+    made = make(Run(0, "a"))
+    assert main(["open", "exp", "--headless"]) == 0
+    assert started == [["-m", "rftui.scheduler", "exp", "--home", str(made.home)]]
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal, a viewer that only notes what it was given, and schedulers that are not really started."""
+    shown = []
+    app = types.ModuleType("rftui.tui.app")
+    app.run = lambda launch, **how: shown.append((launch, how["readonly"], how["ascii"])) or 0
+    monkeypatch.setitem(sys.modules, "rftui.tui.app", app)
+    monkeypatch.setattr("rftui.tui.app", app, raising=False)
+    monkeypatch.setattr(launch, "has_terminal", lambda: True)
+    monkeypatch.setattr(link, "spawn", lambda argv, home, *, title, devices=None: (argv, title, devices))
+    monkeypatch.setattr(link, "attach", lambda experiment: experiment)
+    return shown
+
+
+def test_run_and_open_show_the_viewer(script, terminal, make):
+    path = script("")
+    assert main(["run", path, "x", "--devices", "cpu", "--ascii"]) == 0
+    assert terminal.pop() == (([path, "x"], "script.py", "cpu"), False, True)
+    made = make(Run(0, "a"))
+    assert main(["open", "exp"]) == 0
+    assert terminal.pop()[0][0] == ["-m", "rftui.scheduler", "exp", "--home", str(made.home)]
+    with made.lock():
+        assert main(["--readonly", "open", "exp"]) == 0
+    assert terminal.pop() == (made, True, False)
+    assert main(["--readonly", "open", "exp"]) == 1 and not terminal
+
+
+@pytest.mark.parametrize(("answer", "code"), [("1", 0), ("exp", 0), ("7", 2), ("", 0)])
+def test_the_bare_command_lets_one_pick(terminal, make, monkeypatch, capsys, answer, code):
+    made = make(Run(0, "a"))
+    monkeypatch.setattr("builtins.input", lambda prompt: answer)
+    with made.lock():
+        assert main([]) == code
+    assert capsys.readouterr().out.splitlines()[1].startswith(" 1 exp")
+    assert [launched for launched, _, _ in terminal] == ([made] if answer and not code else [])
+
+
+@pytest.mark.parametrize(("term", "there"), [("xterm-256color", True), ("foo", True), ("dumb", False), ("", False)])
+def test_what_counts_as_a_terminal(term, there):
+    master, slave = pty.openpty()
+    code = "from rftui.commands.text import has_terminal; import sys; sys.exit(has_terminal())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": term}
+    )
+    os.close(master)
+    os.close(slave)
+    assert done.returncode == there
