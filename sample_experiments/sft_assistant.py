@@ -58,9 +58,7 @@ configs = RFModelConfig(
         per_device_eval_batch_size=32,
         max_length=128,
         gradient_checkpointing=False,
-        logging_steps=5,
-        eval_strategy="steps",
-        eval_steps=25,
+        logging_steps=2,
     ),
 )
 

@@ -20,6 +20,7 @@ from rftui.commands.text import has_terminal
 from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
 from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
+from rftui.runs import Run
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -33,7 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.headless or not has_terminal():
         return _plain(argv, arguments)
     launch = link.spawn(argv, arguments.home, title=script.name, devices=arguments.devices)
-    return _watch(launch, arguments)
+    code = _watch(launch, arguments)
+    if launch.log and launch.exit_status is not None and (child := _Child(launch.log)).experiment() is None:
+        return _explained(launch.exit_status, argv, child)
+    return code
 
 
 def open_experiment(arguments: argparse.Namespace) -> int:
@@ -46,6 +50,10 @@ def open_experiment(arguments: argparse.Namespace) -> int:
             raise Fault(
                 f"{name} is open already in process {holder}; rftui show {name} tells how far it is", code=FAILED
             )
+        runs = listing.view(experiment).runs
+        if not any(run.active for run in runs):
+            print(f"{experiment.name}: no run is left to train; rftui show {experiment.name} shows them")
+            return _code(runs)
         return _plain(_reopen(experiment), arguments)
     if alive:
         return _watch(link.attach(experiment), arguments)
@@ -97,10 +105,13 @@ def _watch(launch: link.Launch, arguments: argparse.Namespace) -> int:
 
 @dataclass
 class _Child:
-    """A scheduler in the foreground: its log, and the file in which it says which experiment it holds."""
+    """A scheduler that was started: its log, beside which it says which experiment it holds."""
 
     log: Path
-    rendezvous: Path
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.log.with_suffix(".json")
 
     def experiment(self) -> ExperimentDir | None:
         try:
@@ -113,23 +124,25 @@ def _plain(argv: list[str], arguments: argparse.Namespace) -> int:
     """Run a scheduler as a child whose stdout is ours; what it writes to stderr goes to a log."""
     home: Path = arguments.home
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    child = _Child(home / ".logs" / f"{stamp}.txt", home / ".logs" / f"{stamp}.json")
+    child = _Child(home / ".logs" / f"{stamp}.txt")
     environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(child.rendezvous)}
     environment |= {"RFTUI_DEVICES": arguments.devices} if arguments.devices else {}
     environment.setdefault("PYTHONIOENCODING", ":replace")  # a print of the script's must not end it
     environment.setdefault("PYTHONUNBUFFERED", "1")
     try:
         child.log.parent.mkdir(parents=True, exist_ok=True)
-        log = open(child.log, "wb")
+        log = open(os.open(child.log, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
     except OSError as error:
         raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
+    children: list[subprocess.Popen[bytes]] = []
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, _: [child.send_signal(_meant(number)) for child in children])
     with log:
         # A session of its own: Ctrl-C reaches it once, from us, and a terminal that hangs up does not end it.
         process = subprocess.Popen(
             [sys.executable, *argv], stdin=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
         )
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, _: process.send_signal(_meant(number)))
+    children.append(process)
     return _explained(process.wait(), argv, child)
 
 
@@ -147,7 +160,7 @@ def _explained(status: int, argv: list[str], child: _Child) -> int:
     if status == 0:
         if experiment is None:
             raise Fault(f"{argv[0]} trained nothing: it must make an Experiment and call its run_fit")
-        return FAILED if any(run.state == RUN_FAILED for run in runs) else DONE
+        return _code(runs)
     if status < 0:
         raise Fault(
             f"{argv[0]} was ended by {signal.Signals(-status).name}; its output is in {child.log}", code=FAILED
@@ -160,6 +173,10 @@ def _explained(status: int, argv: list[str], child: _Child) -> int:
         begun = any(run.state != "queued" for run in runs)
         raise Fault(f"{raised}; the traceback is in {child.log}", code=FAILED if begun else USAGE)
     return status
+
+
+def _code(runs: list[Run]) -> int:
+    return FAILED if any(run.state == RUN_FAILED for run in runs) else DONE
 
 
 def _raised(text: str) -> str | None:

@@ -28,7 +28,7 @@ class Action:
 ACTIONS = (
     Action("op('stop')", "s", "s", "Stop the run at its next step", "Runs", "Stop", "stop", True),
     Action("op('resume')", "r", "r", "Resume a stopped run from its exact step", "Runs", "Resume", "resume", True),
-    Action("clone", "c", "c", "Clone-Modify: a new run with changed knobs, warm or cold", "Runs", "Clone", "clone", True),
+    Action("clone", "c", "c", "Clone-Modify: a new run with changed knobs", "Runs", "Clone", "clone", True),
     Action("delete", "d", "d", "Delete the run, after a question", "Runs", "Delete", "delete", True),
     Action("mark", "space", "space", "Mark the run; ops and the plot take the marked runs", "Runs", "Mark"),
     Action("clear", "escape", "esc", "Clear the marks and the filter", "Runs"),
@@ -43,8 +43,8 @@ ACTIONS = (
     Action("metric(-1)", "M", "M", "Previous metric", "View"),
     Action("sort", "o", "o", "Order by lineage, by loss, by eval loss", "View"),
     Action("filter", "slash", "/", "Filter the runs by name, id or state", "View", "Filter"),
-    Action("toggle('plot')", "2", "2", "Show or hide the plot", "View"),
-    Action("toggle('events')", "3", "3", "Show or hide the events", "View"),
+    Action("panel('plot')", "2", "2", "Show or hide the plot", "View"),
+    Action("panel('events')", "3", "3", "Show or hide the events", "View"),
     Action("help", "question_mark", "?", "This help", "View", "Help"),
     Action("quit", "q,ctrl+q", "q", "Quit; asks what becomes of runs that train", "View", "Quit"),
 )

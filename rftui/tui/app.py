@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 from typing import Any, ClassVar
 
 os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")  # read when textual is imported
@@ -47,8 +48,8 @@ class RftuiApp(App[int]):
 
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (140, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-small"), (10, "-tiny"), (20, "-short"), (34, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (140, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-small"), (10, "-tiny"), (20, "-short"), (34, "-tall")]
     BINDINGS: ClassVar[list[Any]] = [
         Binding(action.keys, action.name, action.label or action.help, show=False) for action in ACTIONS
     ]
@@ -161,7 +162,7 @@ class RftuiApp(App[int]):
         run = self._commands.pop(reply.command, None)
         if run is None:
             return
-        if not reply.ok and self.table.pending.pop(run.id, None):
+        if not reply.ok and self.table.pending.pop(run.id, ""):
             self.table.refresh_runs({run.id})
         self.say(reply.text, refused=not reply.ok)
 
@@ -174,7 +175,7 @@ class RftuiApp(App[int]):
         if state == "done":
             self.say("the experiment has ended; q leaves")
         else:
-            self.say("the scheduler has ended; what you see is its last word. q leaves, `rftui open` goes on", refused=True)
+            self.say("the scheduler has ended: this is its last word. q leaves, `rftui open` goes on", refused=True)
 
     def _never_served(self) -> None:
         """The script ended before it served a viewer: what it wrote says why."""
@@ -256,9 +257,8 @@ class RftuiApp(App[int]):
         named = ", ".join(f"{run.id} {run.name}" for run in runs)
         active = any(run.active for run in runs)
         consequence = (
-            ("It is stopped at its next step. " if active else "")
-            + "Its checkpoints, adapter and MLflow run go when the experiment ends. Clones of it keep their weights."
-        )
+            "It is stopped at its next step. " if active else ""
+        ) + "Its checkpoints, adapter and MLflow run go when the experiment ends. Clones of it keep their weights."
         if await self.push_screen_wait(ConfirmScreen(f"Delete run {named}?", consequence, ascii=self._ascii)):
             for run in runs:
                 self._send(Command(uuid.uuid4().hex, "delete", run.id), run)
@@ -280,9 +280,8 @@ class RftuiApp(App[int]):
         request: CloneRequest | None = await self.push_screen_wait(CloneScreen(run, alive, fields, ascii=self._ascii))
         if request is None:
             return
-        self._send(
-            Command(uuid.uuid4().hex, "clone", run.id, changes=request.changes, warm=request.warm, name=request.name), run
-        )
+        command = Command(uuid.uuid4().hex, "clone", run.id, request.changes, request.warm, request.name)
+        self._send(command, run)
         if request.stop_parent:
             self._send(Command(uuid.uuid4().hex, "stop", run.id), run)
 
@@ -366,25 +365,27 @@ class RftuiApp(App[int]):
             event.input.display = False
             self.table.focus()
 
-    def action_toggle(self, panel: str) -> None:
+    def action_panel(self, panel: str) -> None:
         widget = self.query_one(f"#{panel}")
         widget.display = not widget.display
         self.query_one("#bottom").display = any(child.display for child in self.query_one("#bottom").children)
 
     def action_detail(self) -> None:
         if run := self.run_at_cursor:
-            self.push_screen(DetailScreen(run, self.board.runs.get(run.parent or 0), self._log(run), ascii=self._ascii))
+            self.push_screen(
+                DetailScreen(run, self.board.runs.get(run.parent or 0), self._log_tail(run), ascii=self._ascii)
+            )
 
     def _refresh_detail(self, screen: Screen[Any]) -> None:
         assert isinstance(screen, DetailScreen)
         if (run := self.board.runs.get(screen.run.id)) and run.id in self._change.runs:
-            screen.update(run, self._log(run))
+            screen.update(run, self._log_tail(run))
 
-    def _log(self, run: Run) -> list[str]:
+    def _log_tail(self, run: Run) -> list[str]:
         if self.board.experiment is None:
             return []
         try:
-            with open(ExperimentDir.at(self.board.experiment.path).run(run.id).log, "rb") as file:
+            with open(ExperimentDir(Path(self.board.experiment.path)).run(run.id).log, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 20_000))
                 return file.read().decode(errors="replace").splitlines()[-200:]
         except OSError:

@@ -159,7 +159,7 @@ def _varying(runs: list[Run]) -> list[str]:
     names = dict.fromkeys(name for run in runs for name in run.knobs)
     differing = [name for name in names if len({repr(run.knobs.get(name)) for run in runs}) > 1]
     first = ("lr", "r", "alpha", "batch")
-    return sorted(differing, key=lambda name: (first.index(short(name)) if short(name) in first else len(first)))
+    return sorted(differing, key=lambda name: first.index(short(name)) if short(name) in first else len(first))
 
 
 def number(value: object) -> str:

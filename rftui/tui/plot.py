@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
@@ -39,7 +39,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def plot(curves: dict[int, Curve], labels: dict[int, str], width: int, height: int, *, ascii: bool = False) -> Text:
+def plot(curves: Mapping[int, Curve], labels: dict[int, str], width: int, height: int, *, ascii: bool = False) -> Text:
     """Overlaid curves with axes and a legend, in `width` x `height` cells.
 
     A curve that runs far off (beyond what the bulk of all points needs) is cut at the top, and its label says so.
@@ -56,7 +56,8 @@ def plot(curves: dict[int, Curve], labels: dict[int, str], width: int, height: i
             break
         last = series[run][-1][1]
         off = ("^" if ascii else "↑") + "off" if last > high else ""
-        label = f" {labels[run]} {off or f'{last:.4g}'}"[-names - 1 :]
+        value = off or f"{last:.4g}"
+        label = f" {labels[run][: names - len(value) - 1]} {value}"
         line = drawn[row]
         line.truncate(width - len(label))
         line.pad_right(max(0, width - len(label) - line.cell_len))

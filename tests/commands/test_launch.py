@@ -97,6 +97,8 @@ def test_open_without_a_terminal_leaves_a_running_experiment_alone(rftui, make):
 def test_open_without_a_terminal_takes_up_what_is_left(make, monkeypatch):
     started = []
     monkeypatch.setattr(launch, "_plain", lambda argv, arguments: started.append(argv) or 0)
+    make(Run(0, "a", state="done"), Run(0, "b", state="failed"), name="over")
+    assert main(["open", "over", "--headless"]) == 1 and not started
     made = make(Run(0, "a"))
     assert main(["open", "exp", "--headless"]) == 0
     assert started == [["-m", "rftui.scheduler", "exp", "--home", str(made.home)]]
@@ -114,7 +116,11 @@ def terminal(monkeypatch):
     monkeypatch.setitem(sys.modules, "rftui.tui.app", app)
     monkeypatch.setattr("rftui.tui.app", app, raising=False)
     monkeypatch.setattr(launch, "has_terminal", lambda: True)
-    monkeypatch.setattr(link, "spawn", lambda argv, home, *, title, devices=None: (argv, title, devices))
+    monkeypatch.setattr(
+        link,
+        "spawn",
+        lambda argv, home, *, title, devices=None: types.SimpleNamespace(asked=(argv, title, devices), log=None),
+    )
     monkeypatch.setattr(link, "attach", lambda experiment: experiment)
     return shown
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
@@ -46,7 +47,7 @@ class EventLog(VerticalScroll):
         self.border_title = "3 events"
         self._text = Static("", markup=False)
 
-    def compose(self):  # type: ignore[no-untyped-def]
+    def compose(self) -> ComposeResult:
         yield self._text
 
     def show(self, events: list[Event]) -> None:

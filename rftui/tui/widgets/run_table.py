@@ -67,7 +67,7 @@ class RunTable(ScrollView, can_focus=True):
             self.cursor = shown[0] if shown else None
             self.post_message(self.CursorMoved())
         self._strips.clear()
-        self._columns = self._layout()
+        self._columns = self._fitting_columns()
         self.virtual_size = Size(self.size.width, len(shown) + 1)
         self._show_cursor()
         self.refresh()
@@ -112,19 +112,17 @@ class RunTable(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
-            titles = "  " + "  ".join(
-                _fit(column.title, column.width, right=column.right) for column in self._columns
-            )
+            titles = "  " + "  ".join(_fit(column.title, column.width, right=column.right) for column in self._columns)
             return Strip([Segment(titles, Style(bold=True, dim=True))]).adjust_cell_length(width)
         row = y - 1 + round(self.scroll_offset.y)
         if row >= len(self.board.shown):
             return Strip.blank(width)
         run = self.board.shown[row]
         if run not in self._strips:
-            self._strips[run] = self._row(self.board.runs[run]).adjust_cell_length(width)
+            self._strips[run] = self._draw_row(self.board.runs[run]).adjust_cell_length(width)
         return self._strips[run]
 
-    def _row(self, run: Run) -> Strip:
+    def _draw_row(self, run: Run) -> Strip:
         under = run.id == self.cursor
         base = Style(reverse=True) if under else Style()
         mark = "*" if run.id in self.board.marked else " "
@@ -139,30 +137,30 @@ class RunTable(ScrollView, can_focus=True):
             segments.append(Segment(" " * (self.size.width - strip.cell_length), base))
         return Strip(segments)
 
-    def _layout(self) -> list[_Column]:
+    def _fitting_columns(self) -> list[_Column]:
         """As many columns as fit, in the order of what one wants to know first."""
         width, runs = self.size.width - 2, [self.board.runs[run] for run in self.board.shown]
         wide = width >= WIDE
-        names = max([cell_len(self._name(run)) for run in runs] + [8])
+        names = max([cell_len(self._cell_name(run)) for run in runs] + [8])
         columns = [
             _Column("#", 3, lambda run: str(run.id), style=lambda run: colour(run.id)),
-            _Column("NAME", min(names, 40 if wide else 20), self._name, right=False),
-            _Column("STATE", 10, self._state, right=False, style=self._state_style),
+            _Column("NAME", min(names, 40 if wide else 20), self._cell_name, right=False),
+            _Column("STATE", 10, self._cell_state, right=False, style=self._cell_state_style),
             _Column("CHUNK", 6, lambda run: f"{run.chunk}/{run.chunks or '-'}"),
         ]
         optional = [
             _Column("LOSS", 7, lambda run: number(run.metrics.get("loss"))),
             _Column("EVAL", 6, lambda run: number(run.metrics.get("eval_loss"))),
-            _Column("TREND", 20 if wide else 8, self._trend, right=False, style=lambda run: colour(run.id)),
+            _Column("TREND", 20 if wide else 8, self._cell_trend, right=False, style=lambda run: colour(run.id)),
         ]
         if self.metric not in ("loss", "eval_loss"):
             optional.insert(0, _Column(self.metric[:12].upper(), 8, lambda run: number(run.metrics.get(self.metric))))
         if wide:
             optional.insert(0, _Column("STEP", 11, lambda run: f"{run.step}/{run.total_steps or '-'}"))
-        knobs = [self._knob(name, runs) for name in self.board.knobs]
+        knobs = [self._knob_column(name, runs) for name in self.board.knobs]
         tail = [_Column("DEVICE", 6, lambda run: run.device or "-", right=False)]
         if any(run.parent for run in runs):
-            tail.append(_Column("PARENT", 14 if wide else 8, self._parent, right=False))
+            tail.append(_Column("PARENT", 14 if wide else 8, self._cell_parent, right=False))
         left = width - sum(column.width + 2 for column in columns)
         for column in [*optional, *knobs, *tail]:
             if column.width + 2 > left + 2:
@@ -171,7 +169,7 @@ class RunTable(ScrollView, can_focus=True):
             left -= column.width + 2
         return columns
 
-    def _knob(self, name: str, runs: list[Run]) -> _Column:
+    def _knob_column(self, name: str, runs: list[Run]) -> _Column:
         texts = [number(run.knobs.get(name)) for run in runs]
         return _Column(
             short(name),
@@ -180,25 +178,25 @@ class RunTable(ScrollView, can_focus=True):
             right=not any(isinstance(run.knobs.get(name), (list, str)) for run in runs),
         )
 
-    def _name(self, run: Run) -> str:
+    def _cell_name(self, run: Run) -> str:
         depth = self.board.depth.get(run.id, 0)
         branch = "  " * (depth - 1) + ("`-" if self._ascii else "└ ") if depth else ""
         return branch + "".join(" " if ord(letter) < 32 else letter for letter in run.name)
 
-    def _state(self, run: Run) -> str:
+    def _cell_state(self, run: Run) -> str:
         if run.id in self.pending:
             return f"{'~' if self._ascii else '◌'} {self.pending[run.id]}"
         glyph, plain, word, _ = STATES.get(run.state, ("?", "?", run.state, ""))
         return f"{plain if self._ascii else glyph} {word}"
 
-    def _state_style(self, run: Run) -> str:
+    def _cell_state_style(self, run: Run) -> str:
         return "yellow" if run.id in self.pending else STATES.get(run.state, ("", "", "", ""))[3]
 
-    def _trend(self, run: Run) -> str:
+    def _cell_trend(self, run: Run) -> str:
         curve = self.board.curves.get(run.id, {}).get(self.metric, [])
         return sparkline([value for _, value in curve], 20 if self.size.width >= WIDE else 8, ascii=self._ascii)
 
-    def _parent(self, run: Run) -> str:
+    def _cell_parent(self, run: Run) -> str:
         if not run.parent:
             return "-"
         return f"{run.parent} @step {run.start_step}" if run.warm else f"{run.parent} cold"
