@@ -11,8 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from rftui import link, paths
 from rftui.commands import listing
@@ -33,8 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     argv = [str(script), *arguments.args]
     if arguments.headless or not has_terminal():
         return _plain(argv, arguments)
+    view = _viewer(arguments)
     launch = link.spawn(argv, arguments.home, title=script.name, devices=arguments.devices)
-    code = _watch(launch, arguments)
+    code = view(launch)
     if launch.log and launch.exit_status is not None and (child := _Child(launch.log)).experiment() is None:
         return _explained(launch.exit_status, argv, child)
     return code
@@ -55,13 +59,14 @@ def open_experiment(arguments: argparse.Namespace) -> int:
             print(f"{experiment.name}: no run is left to train; rftui show {experiment.name} shows them")
             return _code(runs)
         return _plain(_reopen(experiment), arguments)
+    view = _viewer(arguments)
     if alive:
-        return _watch(link.attach(experiment), arguments)
+        return view(link.attach(experiment))
     if arguments.readonly:
         raise Fault(
             f"{experiment.name} is not running, and --readonly starts nothing; rftui show shows it", code=FAILED
         )
-    return _watch(reopen(experiment, arguments.devices), arguments)
+    return view(reopen(experiment, arguments.devices))
 
 
 def reopen(experiment: ExperimentDir, devices: str | None = None) -> link.Launch:
@@ -97,10 +102,11 @@ def pick(arguments: argparse.Namespace) -> int:
     return open_experiment(arguments)
 
 
-def _watch(launch: link.Launch, arguments: argparse.Namespace) -> int:
+def _viewer(arguments: argparse.Namespace) -> Callable[[link.Launch], int]:
+    """The terminal UI; loaded before anything is started for it."""
     from rftui.tui import app
 
-    return app.run(launch, readonly=arguments.readonly, ascii=arguments.ascii)
+    return partial(app.run, readonly=arguments.readonly, ascii=arguments.ascii)
 
 
 @dataclass
@@ -135,8 +141,14 @@ def _plain(argv: list[str], arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
     children: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, _: FrameType | None) -> None:
+        for each in children:
+            # A terminal that hangs up asks for what SIGTERM asks: stop where it can be resumed.
+            each.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
     for number in _FORWARDED:
-        signal.signal(number, lambda number, _: [child.send_signal(_meant(number)) for child in children])
+        signal.signal(number, forward)
     with log:
         # A session of its own: Ctrl-C reaches it once, from us, and a terminal that hangs up does not end it.
         process = subprocess.Popen(
@@ -144,11 +156,6 @@ def _plain(argv: list[str], arguments: argparse.Namespace) -> int:
         )
     children.append(process)
     return _explained(process.wait(), argv, child)
-
-
-def _meant(number: int) -> int:
-    """A terminal that hangs up asks for what SIGTERM asks: stop where it can be resumed."""
-    return signal.SIGTERM if number == signal.SIGHUP else number
 
 
 def _explained(status: int, argv: list[str], child: _Child) -> int:

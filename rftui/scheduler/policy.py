@@ -6,6 +6,7 @@ all have finished theirs would leave devices idle.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -32,25 +33,27 @@ def choose(
     idle: Iterable[str],
     resident: Mapping[int, str],
     blocked: Collection[int] = (),
+    moving: Collection[int] = (),
     worth_moving: Collection[int] = (),
 ) -> list[Start | Move]:
     """What to do with the `idle` workers. `resident`: run -> the worker that holds its state.
 
-    A worker takes a run that it holds, else one that nobody holds, else has one moved that a busy worker holds, if its
-    turns are long enough to be `worth_moving`. Among equals the smallest id goes first. `blocked` runs cannot start (a
-    clone whose parent is not pinned yet, a run that moves); they do not hold the others back.
+    A worker takes a run that it holds, else one that nobody holds, else has one moved that a busy worker holds: if
+    that one holds at least two more than it, or if the run's turns are long enough to be `worth_moving`. Among equals the smallest id goes first. `blocked` runs cannot start (a
+    clone whose parent is not pinned yet) and do not hold the others back. `moving` runs are being freed: they cannot
+    start yet, but their turn is kept, and each of them an idle worker.
     """
     active = [run for run in runs if run.state in (QUEUED, RUNNING, WAITING) and run.id not in blocked]
     turns = {run.id: run.turns for run in active}
     fits = {run.id: run.fit for run in active}
-    ready = {run.id for run in active if run.state in (QUEUED, WAITING)}
-    free = sorted(idle)
+    ready = {run.id for run in active if run.state in (QUEUED, WAITING) and run.id not in moving}
+    free, coming = sorted(idle), len(moving)
     decided: list[Start | Move] = []
     while free and ready:
         lowest = {fit: min(turns[run] for run in turns if fits[run] == fit) for fit in set(fits.values())}
         eligible = sorted(run for run in ready if turns[run] == lowest[fits[run]])
-        step = _best(eligible, free, resident, worth_moving)
-        if step is None:
+        step = _best(eligible, free, resident, turns, worth_moving)
+        if step is None or (isinstance(step, Move) and coming >= len(free)):
             break
         decided.append(step)
         ready.discard(step.run)
@@ -58,12 +61,16 @@ def choose(
             turns[step.run] += 1
             free.remove(step.worker)
         else:
-            free.pop()
+            coming += 1
     return decided
 
 
 def _best(
-    eligible: list[int], free: list[str], resident: Mapping[int, str], worth_moving: Collection[int]
+    eligible: list[int],
+    free: list[str],
+    resident: Mapping[int, str],
+    active: Collection[int],
+    worth_moving: Collection[int],
 ) -> Start | Move | None:
     for run in eligible:
         if resident.get(run) in free:
@@ -71,7 +78,10 @@ def _best(
     for run in eligible:
         if run not in resident:
             return Start(run, free[0])
-    return next((Move(run) for run in eligible if run in worth_moving), None)
+    held = Counter(resident[run] for run in active if run in resident)
+    least = min(held[worker] for worker in free)
+    balances = {run for run in eligible if held[resident[run]] > least + 1}
+    return next((Move(run) for run in eligible if run in balances or run in worth_moving), None)
 
 
 def entry_turns(runs: Iterable[Run], fit: int) -> int:

@@ -128,14 +128,27 @@ def terminal(monkeypatch):
 def test_run_and_open_show_the_viewer(script, terminal, make):
     path = script("")
     assert main(["run", path, "x", "--devices", "cpu", "--ascii"]) == 0
-    assert terminal.pop() == (([path, "x"], "script.py", "cpu"), False, True)
+    launched, readonly, drawn = terminal.pop()
+    assert (launched.asked, readonly, drawn) == (([path, "x"], "script.py", "cpu"), False, True)
     made = make(Run(0, "a"))
     assert main(["open", "exp"]) == 0
-    assert terminal.pop()[0][0] == ["-m", "rftui.scheduler", "exp", "--home", str(made.home)]
+    assert terminal.pop()[0].asked[0] == ["-m", "rftui.scheduler", "exp", "--home", str(made.home)]
     with made.lock():
         assert main(["--readonly", "open", "exp"]) == 0
     assert terminal.pop() == (made, True, False)
     assert main(["--readonly", "open", "exp"]) == 1 and not terminal
+
+
+def test_a_script_that_ends_before_its_viewer_comes_is_explained(told, script, monkeypatch):
+    app = types.ModuleType("rftui.tui.app")
+    app.run = lambda launch, **_: launch._process.wait()
+    monkeypatch.setitem(sys.modules, "rftui.tui.app", app)
+    monkeypatch.setattr("rftui.tui.app", app, raising=False)
+    monkeypatch.setattr(launch, "has_terminal", lambda: True)
+    code, _, err = told("run", script("1 / 0"))
+    assert code == 2 and "ZeroDivisionError: division by zero" in err and err.count("\n") == 1
+    code, _, err = told("run", script(""))
+    assert code == 2 and "trained nothing" in err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("1", 0), ("exp", 0), ("7", 2), ("", 0)])
