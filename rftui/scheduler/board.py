@@ -25,6 +25,7 @@ class Board:
     """Runs, devices and the experiment. What changes is noted by `touch`, and goes out with `flush`."""
 
     def __init__(self, experiment: ExperimentDir, store: Store, server: Server, devices: list[str]) -> None:
+        self.experiment = experiment
         self.store = store
         self.runs = {run.id: run for run in store.runs()}
         self.devices = {name: Device(name) for name in devices}
@@ -32,6 +33,7 @@ class Board:
         rows = (store.fits() or [{"rows": 0}])[-1]["rows"]
         self.info = ExperimentInfo(experiment.name, str(experiment.path), pid=os.getpid(), rows=rows)
         self.steps: deque[float] = deque(maxlen=400)
+        self.pace: dict[int, float] = {}  # run -> seconds that a step took in its last turn
         self._server = server
         self._sequence = 0
         self._flushed = 0.0
@@ -93,15 +95,14 @@ class Board:
         recent = [at for at in self.steps if now - at < 15]
         self.info.steps_per_second = len(recent) / max(1.0, now - recent[0]) if len(recent) > 1 else None
         active = [run for run in self.runs.values() if run.active]
-        timed = [run for run in self.runs.values() if run.step and run.active_seconds]
         self.info.eta = None
-        if timed and active:
-            typical = sum(run.active_seconds / run.step * run.total_steps for run in timed) / len(timed)
-            left = sum(
-                run.active_seconds / run.step * (run.total_steps - run.step) if run in timed else typical
-                for run in active
-            )
-            self.info.eta = left / max(1, min(workers, len(active)))
+        if self.pace and active:
+            whole = [seconds * self.runs[run].total_steps for run, seconds in self.pace.items()]
+            typical = sum(whole) / len(whole)
+            left = [
+                self.pace[run.id] * (run.total_steps - run.step) if run.id in self.pace else typical for run in active
+            ]
+            self.info.eta = max(sum(left) / workers, *left)
         self._info = True
 
     # ------------------------------------------------------------ out

@@ -10,7 +10,7 @@ from rftui.automl.spec import plain_value
 from rftui.automl.validate import clone_faults, sentence
 from rftui.messages import Command, Halt, Pin, Reply
 from rftui.paths import ExperimentDir, checkpoint_marker, link_checkpoint, newest_checkpoint
-from rftui.runs import DELETED, QUEUED, STOPPED, STOPPING, Run, changed, flatten, short, why_not
+from rftui.runs import DELETED, FAILED, STOPPED, STOPPING, Run, changed, flatten, redact, short, why_not
 from rftui.scheduler.board import Board
 from rftui.scheduler.policy import entry_turns
 
@@ -24,10 +24,9 @@ class Host(Protocol):
     @property
     def resident(self) -> dict[int, str]: ...
     @property
-    def resume(self) -> dict[int, str]: ...
-    @property
     def pinning(self) -> dict[int, int]: ...
     def halt(self, run: Run, why: str) -> None: ...
+    def go_back(self, run: Run, checkpoint: Path | None) -> None: ...
     def task(self, worker: str, message: Halt | Pin) -> None: ...
     def finish(self) -> None: ...
     def interrupt(self) -> None: ...
@@ -42,15 +41,18 @@ class Control:
 
     def handle(self, command: Command) -> Reply:
         """The answer to a command; an accepted one is in the journal before it takes effect."""
-        if command.op in ("finish", "halt"):
-            (self._host.finish if command.op == "finish" else self._host.interrupt)()
-            return Reply(command.id, True, "ends once no run is active" if command.op == "finish" else "stopping")
         entry = self._board.store.journal(command)
         reply = self._answer(command)
         self._board.store.settle(entry, reply.ok, reply.text)
         return reply
 
     def _answer(self, command: Command) -> Reply:
+        if command.op == "finish":
+            self._host.finish()
+            return Reply(command.id, True, "ends once no run is active")
+        if command.op == "halt":
+            self._host.interrupt()
+            return Reply(command.id, True, "every run stops at its next step")
         run = self._board.runs.get(command.run)
         if run is None:
             return Reply(command.id, False, f"there is no run {command.run}")
@@ -67,19 +69,16 @@ class Control:
             run.state = STOPPING
             text = f"run {run.id} stops at its next step"
         else:
-            self._host.pinning.pop(run.id, None)
             run.state, run.device = STOPPED, None
             text = f"run {run.id} is stopped"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
 
     def _resume(self, command: Command, run: Run) -> Reply:
-        if run.warm and not run.start_step and not self._host.experiment.run(run.id).start.exists():
+        if run.warm and not run.start_step and run.id not in self._host.pinning:
             return Reply(command.id, False, f"run {run.id}: it was stopped before its parent's weights were pinned")
         run.turns = entry_turns(self._board.runs.values(), run.fit)
-        run.state = QUEUED
-        if run.checkpoint:
-            self._host.resume[run.id] = run.checkpoint
+        self._host.go_back(run, self._checkpoint(run))
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
@@ -112,14 +111,22 @@ class Control:
             text = f"run {clone.id} {clone.name} starts warm from run {run.id} after its next step"
         else:
             assert checkpoint
-            link_checkpoint(checkpoint, self._host.experiment.run(clone.id).start)
-            self.pinned(clone, checkpoint_marker(checkpoint) or {})
-            text = f"run {clone.id} {clone.name} starts warm from step {run.step} of run {run.id}"
+            try:
+                link_checkpoint(checkpoint, self._host.experiment.run(clone.id).start)
+            except OSError as error:
+                clone.state, clone.error = FAILED, f"the weights of run {run.id} cannot be linked: {error.strerror}"
+                self._note(clone, f"run {clone.id} failed: {clone.error}")
+                return Reply(command.id, False, f"run {clone.id} {clone.name}: {clone.error}", run=clone.id)
+            self.pinned(clone)
+            text = f"run {clone.id} {clone.name} starts warm from step {clone.start_step} of run {run.id}"
         self._note(clone, f"{text} ({_asked(command)}; {_told(command.changes) or 'nothing changed'})")
         return Reply(command.id, True, text, run=clone.id)
 
-    def pinned(self, clone: Run, marker: dict[str, float]) -> None:
-        """The parent's weights lie in the clone's `start/`; `marker` tells the parent's own step, epoch and row."""
+    def pinned(self, clone: Run) -> bool:
+        """Take the clone's position from the parent's weights in its `start/`; False where they are not there."""
+        marker = checkpoint_marker(self._host.experiment.run(clone.id).start)
+        if marker is None:
+            return False
         parent = self._board.runs[clone.parent or 0]
         self._host.pinning.pop(clone.id, None)
         clone.start_step = parent.start_step + int(marker["step"])
@@ -127,6 +134,7 @@ class Control:
         clone.start_row = int(marker["row"])
         clone.turns = entry_turns((run for run in self._board.runs.values() if run is not clone), clone.fit)
         self._board.touch(clone)
+        return True
 
     def _new_run(self, command: Command, run: Run) -> Run:
         changes = {**run.changes, **command.changes}
@@ -155,7 +163,7 @@ def _asked(command: Command) -> str:
 
 
 def _told(changes: dict[str, object], separator: str = ", ") -> str:
-    return separator.join(f"{short(name)}={_value(value)}" for name, value in changes.items())
+    return separator.join(f"{short(name)}={_value(value)}" for name, value in redact(changes).items())
 
 
 def _value(value: object) -> str:

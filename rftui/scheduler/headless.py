@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
-from rftui.runs import RUNNING, WAITING
+from rftui.runs import RUNNING
 from rftui.scheduler.board import Board
 
 _EVERY = 5.0
@@ -51,12 +52,12 @@ class Printer:
         info, runs = self._board.info, [run for run in self._board.runs.values() if run.active or run.chunks]
         total = sum(run.total_steps for run in runs)
         share = sum(run.step for run in runs) / total if total and all(run.total_steps for run in runs) else None
-        states = [run.state for run in runs]
+        running, active = (sum(run.state == RUNNING for run in runs), sum(run.active for run in runs))
         parts = [
             f"{share:4.0%}" if share is not None else "  – ",
             f"chunk {min((run.chunk for run in runs if run.active), default=0)}"
             f"/{max((run.chunks for run in runs), default=0)}",
-            f"{states.count(RUNNING)} running, {states.count(WAITING)} waiting",
+            f"{running} running, {active - running} waiting",
             f"{info.steps_per_second:.1f} steps/s" if info.steps_per_second else "– steps/s",
             f"ETA {_duration(info.eta)}",
         ]
@@ -67,7 +68,10 @@ class Printer:
 
     def _write(self, text: str) -> None:
         encoding = sys.stdout.encoding or "ascii"
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
+        try:
+            print(text.encode(encoding, "replace").decode(encoding), flush=True)
+        except BrokenPipeError:  # whoever read the lines has left; that is no reason to end a training
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tells(text: str) -> bool:

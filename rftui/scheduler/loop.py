@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,10 @@ from rftui.tracking.outbox import start as start_tracking
 _HOUSEKEEPING = 2.0
 _LINGER = 10.0
 """Seconds that an idle scheduler waits for a viewer to come back."""
+
+
+_LAST_SENDS = 30.0
+"""Seconds that the end of everything waits for what is still to be sent to MLflow."""
 
 
 def run(
@@ -77,6 +82,8 @@ class Scheduler:
         self._printer = Printer(self.board)
         self._tracking = start_tracking(experiment)
         self._faults: list[str] = []
+        self._broken = ""  # why no worker can be started
+        self._early_deaths: Counter[str] = Counter()
         self._ending = False
         self._interrupted = False
         self._alone_since = time.monotonic()
@@ -88,15 +95,14 @@ class Scheduler:
         return self.turns.resident
 
     @property
-    def resume(self) -> dict[int, str]:
-        return self.turns.resume
-
-    @property
     def pinning(self) -> dict[int, int]:
         return self.turns.pinning
 
     def halt(self, run: Run, why: str) -> None:
         self.turns.halt(run, why)
+
+    def go_back(self, run: Run, checkpoint: Path | None) -> None:
+        self.turns.go_back(run, checkpoint)
 
     def task(self, worker: str, message: Any) -> None:
         self.server.task(worker, message)
@@ -140,7 +146,7 @@ class Scheduler:
                 if now - tidied > _HOUSEKEEPING:
                     tidied = now
                     self._tidy()
-                if self.board.due() == 0.0 or (self.board.due() is not None and timeout is not None):
+                if self.board.due() == 0.0:
                     self._flush()
                 self._look_at_the_end()
         finally:
@@ -187,10 +193,10 @@ class Scheduler:
                 self.board.log(text, self.board.runs.get(run or 0), level)
             case messages.Gone(status):
                 self._gone(worker, status)
-            case messages.Pinned(_, clones, step, epoch, row):
+            case messages.Pinned(_, clones):
                 for clone in clones:
                     if clone in self.pinning:
-                        self.control.pinned(self.board.runs[clone], {"step": step, "epoch": epoch, "row": row})
+                        self.control.pinned(self.board.runs[clone])
             case _:
                 self.turns.report(worker, report)
 
@@ -200,10 +206,11 @@ class Scheduler:
         device = self.board.devices[worker]
         device.state, device.pid = "ready", pid
         self.board.touch_device(worker)
-        if not self.board.schema and worker == next(iter(self.workers.slots)):
-            algos = sorted({run.algo for run in self.board.runs.values()})
-            self.server.task(worker, messages.Describe(algos))
-            if self._fit is not None:
+        if worker == next(iter(self.workers.slots)):
+            if not self.board.schema:
+                algos = sorted({run.algo for run in self.board.runs.values()})
+                self.server.task(worker, messages.Describe(algos))
+            if self._fit is not None and not self.turns.open:
                 runs = [run for run in self.board.runs.values() if run.fit == self._fit]
                 self.board.set_info("loading", "the configs are checked")
                 self.server.task(worker, messages.Check(self._fit, runs))
@@ -230,14 +237,15 @@ class Scheduler:
         if self._ending:
             return
         device = self.board.devices[worker]
-        started = device.state == "ready"
+        early = device.state != "ready" or not self.turns.open
+        self._early_deaths[worker] = self._early_deaths[worker] + 1 if early else 0
         words = self.workers.last_words(worker)
         device.state = "lost"
         self.board.touch_device(worker)
         self.turns.lost(worker)
-        if not started:
-            self._faults.append(f"worker {worker} could not start: {words}; see {self.workers.log(worker)}")
-            self.board.log(self._faults[-1], None, "error")
+        if self._early_deaths[worker] > 1:
+            self._broken = f"worker {worker} could not start: {words}; see {self.workers.log(worker)}"
+            self.board.log(self._broken, None, "error")
             self._end()
             return
         self.board.log(f"worker {worker} died (status {status}: {words}) and is started again", None, "error")
@@ -249,10 +257,10 @@ class Scheduler:
         """Runs that an earlier scheduler left go on from their last committed checkpoint."""
         for run in self.board.runs.values():
             if run.active:
-                checkpoint = newest_checkpoint(self.experiment.run(run.id).checkpoints)
-                self.turns.go_back(run, checkpoint)
-                if run.warm and not self.experiment.run(run.id).start.exists():
-                    run.state, run.error = RUN_FAILED, "the experiment ended before its parent's weights were pinned"
+                self.turns.go_back(run, newest_checkpoint(self.experiment.run(run.id).checkpoints))
+            if run.warm and not run.start_step and not self.control.pinned(run) and run.active:
+                run.state, run.error = RUN_FAILED, "the experiment ended before its parent's weights were pinned"
+                self.board.log(f"run {run.id} failed: {run.error}", run, "error")
         self.board.store.commit()
 
     def _tidy(self) -> None:
@@ -298,14 +306,24 @@ class Scheduler:
         if not self._viewer:
             self._printer.summary(self._faults)
         self.server.close()
-        self._tracking.close(30.0)
+        self._let_tracking_end()
         self.store.close()
+        if self._broken:
+            raise Fault(self._broken, code=FAILED)
         if self._faults:
             return USAGE
         if left:
             return INTERRUPTED
         ended = [run for run in self.board.runs.values() if run.state in (RUN_DONE, RUN_FAILED)]
         return FAILED if any(run.state == RUN_FAILED for run in ended) else DONE
+
+    def _let_tracking_end(self) -> None:
+        """Wait until all is sent, unless Ctrl-C says not to: the tracking process then goes on by itself."""
+        until = time.monotonic() + _LAST_SENDS
+        while not self._tracking.close(0.2) and time.monotonic() < until:
+            while not self.server.inbox.empty():
+                if isinstance(self.server.inbox.get(), signal.Signals):
+                    return
 
     # ------------------------------------------------------------ signals
 

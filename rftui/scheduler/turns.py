@@ -34,6 +34,7 @@ class Turns:
         self._halting: dict[int, str] = {}
         self._turns: dict[str, tuple[int, int]] = {}  # worker -> (run, number of the turn in the store)
         self._lengths: dict[int, float] = {}
+        self._began: dict[int, int] = {}  # the step at which the run's present turn began
         self._deaths: Counter[int] = Counter()
 
     def assign(self) -> None:
@@ -44,9 +45,9 @@ class Turns:
         idle = [name for name, device in devices.items() if device.state == "ready" and name not in self._turns]
         if not idle:
             return
-        blocked = {*self.pinning, *self._halting}
+        moving = {run for run, why in self._halting.items() if why == "move"}
         long = {run for run, seconds in self._lengths.items() if seconds > _LONG}
-        for step in choose(self._board.runs.values(), idle, self.resident, blocked, long):
+        for step in choose(self._board.runs.values(), idle, self.resident, self.pinning, moving, long):
             run = self._board.runs[step.run]
             if isinstance(step, Move):
                 self.halt(run, "move")
@@ -70,6 +71,7 @@ class Turns:
                 self._board.points(run, step, values)
             case messages.Begun(_, step, total, chunk, chunks, epoch):
                 run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
+                self._began[run.id] = step
                 self._board.touch(run)
             case messages.Saved(_, _, path):
                 run.checkpoint = path
@@ -97,16 +99,16 @@ class Turns:
     def lost(self, worker: str) -> None:
         """The worker died: its runs go back to their last committed checkpoints."""
         in_turn = self._turns.pop(worker, (0, 0))[0]
+        self._board.devices[worker].run = None
         for number in [run for run, holder in self.resident.items() if holder == worker]:
             run = self._board.runs[number]
             del self.resident[number]
             why = self._halting.pop(number, None)
-            for clone in [clone for clone, parent in self.pinning.items() if parent == number]:
-                self._fail(self._board.runs[clone], "its parent's worker died before the weights were pinned")
+            self._fail_clones(run, "its parent's worker died before the weights were pinned")
             self._deaths[number] += number == in_turn
             if run.state == DELETED:
                 continue
-            self.go_back(run, newest_checkpoint(Path(self._board.info.path) / "runs" / str(number) / "checkpoints"))
+            self.go_back(run, newest_checkpoint(self._checkpoints(run)))
             if why == "stop":
                 run.state = STOPPED
             elif self._deaths[number] > 1:
@@ -151,8 +153,12 @@ class Turns:
             self._board.store.end_turn(turn, run.step)
             self._board.devices[worker].run = None
             self._board.touch_device(worker)
-        run.active_seconds += seconds
-        self._lengths[run.id] = seconds
+        if seconds:
+            run.active_seconds += seconds
+            self._lengths[run.id] = seconds
+            if run.step > self._began[run.id]:
+                self._board.pace[run.id] = seconds / (run.step - self._began[run.id])
+        self._began[run.id] = run.step
         self._board.touch(run)
 
     def _leave(self, worker: str, run: Run, seconds: float) -> None:
@@ -160,6 +166,8 @@ class Turns:
         self.resident.pop(run.id, None)
         self._halting.pop(run.id, None)
         run.device = None
+        if not newest_checkpoint(self._checkpoints(run)):  # else the worker pins the clones from that
+            self._fail_clones(run, "its parent ended before there were weights to start from")
 
     def _halted(self, worker: str, run: Run, step: int, path: str | None) -> None:
         why = self._halting.get(run.id, "quit")
@@ -174,6 +182,14 @@ class Turns:
         else:
             run.state = WAITING if step else QUEUED
         self._board.touch(run)
+
+    def _checkpoints(self, run: Run) -> Path:
+        return self._board.experiment.run(run.id).checkpoints
+
+    def _fail_clones(self, parent: Run, error: str) -> None:
+        """The clones that wait for this parent's weights will not get them."""
+        for clone in [clone for clone, number in self.pinning.items() if number == parent.id]:
+            self._fail(self._board.runs[clone], error)
 
     def _fail(self, run: Run, error: str) -> None:
         self.pinning.pop(run.id, None)

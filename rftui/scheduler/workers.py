@@ -45,7 +45,7 @@ def _gpus() -> list[str]:
     """The GPUs that this process may use, found without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [gpu for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]
+        return [gpu.strip() for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired):

@@ -397,7 +397,7 @@ class RftuiApp(App[int]):
         for action in ACTIONS:
             reason = refusal(action, run, readonly=self._readonly)
             groups.setdefault(action.group, []).append((action.shown, action.help, reason))
-        self.push_screen(HelpScreen(list(groups.items())))
+        self.push_screen(HelpScreen(list(groups.items()), ascii=self._ascii))
 
     def action_quit(self) -> None:  # type: ignore[override]
         self._quit()

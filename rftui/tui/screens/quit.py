@@ -1,0 +1,50 @@
+"""What becomes of runs that train when their user leaves."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+
+class QuitScreen(ModalScreen[str | None]):
+    """ "leave" them training, "halt" them at their next step, or None: stay."""
+
+    DEFAULT_CSS = """
+    QuitScreen { align: center middle; }
+    QuitScreen > Static { width: 66; max-width: 96%; height: auto; border: round ansi_yellow; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("l", "answer('leave')"),
+        Binding("s", "answer('halt')"),
+        Binding("escape,q", "answer('')"),
+    ]
+
+    def __init__(self, active: int, name: str, *, ascii: bool = False) -> None:
+        super().__init__()
+        self._active = active
+        self._experiment = name
+        self._ascii = ascii
+
+    def compose(self) -> ComposeResult:
+        runs = "1 run is" if self._active == 1 else f"{self._active} runs are"
+        lines = Text.assemble(
+            (f"{runs} not done. Leave?\n\n", "bold"),
+            ("l    ", "bold"),
+            f"leave: they go on training; `rftui open {self._experiment}` shows them again\n",
+            ("s    ", "bold"),
+            "stop each at its next step, keep its checkpoint, and quit\n",
+            ("esc  ", "bold"),
+            "stay",
+        )
+        box = Static(lines, markup=False)
+        if self._ascii:
+            box.styles.border = ("ascii", "ansi_yellow")
+        yield box
+
+    def action_answer(self, answer: str) -> None:
+        self.dismiss(answer or None)

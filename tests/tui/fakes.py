@@ -1,0 +1,139 @@
+"""A scheduler that is not there: what a viewer is given is what the test puts in, what it sends is kept."""
+
+from __future__ import annotations
+
+import queue
+
+from rftui.link import LinkLost
+from rftui.messages import Command, Device, Event, ExperimentInfo, Field, Reply, Snapshot, Update
+from rftui.runs import Run
+
+NOW = 1_790_000_000.0
+
+FIELDS = [
+    Field("training_args.learning_rate", "float", 2e-5, help="The initial learning rate for AdamW."),
+    Field("training_args.num_train_epochs", "float", 3.0, help="Total number of training epochs."),
+    Field("training_args.per_device_train_batch_size", "int", 8, help="The batch size per device."),
+    Field("training_args.gradient_accumulation_steps", "int", 1, help="Batches that make one optimizer step."),
+    Field("training_args.max_steps", "int", -1, help="Optimizer steps; -1 leaves it to the epochs."),
+    Field("training_args.warmup_steps", "float", 0, help="Steps of linear warm-up; below 1 a share of all steps."),
+    Field("training_args.lr_scheduler_type", "choice", "linear", ["linear", "cosine", "constant", "polynomial"]),
+    Field("training_args.seed", "int", 42),
+    Field("training_args.bf16", "bool", False),
+    Field("peft_config.r", "int", 8, help="Lora attention dimension (the rank)."),
+    Field("peft_config.lora_alpha", "int", 8, help="Lora alpha."),
+    Field("peft_config.lora_dropout", "float", 0.0, help="Lora dropout."),
+    Field("peft_config.target_modules", "list", None, optional=True, help="Modules that get an adapter."),
+]
+
+
+def config(lr: float = 2e-4, r: int = 16, **more: object) -> dict[str, object]:
+    """A run's configuration as the scheduler sends it."""
+    return {
+        "model_name": "tinychat",
+        "training_args": {"learning_rate": lr, "num_train_epochs": 4.0, "per_device_train_batch_size": 8, **more},
+        "peft_config": {"r": r, "lora_alpha": 2 * r, "target_modules": ["q_proj", "v_proj"]},
+    }
+
+
+def made(id: int, state: str = "running", *, lr: float = 2e-4, r: int = 16, step: int = 100, **more: object) -> Run:
+    """A run some way into its training."""
+    run = Run(id, f"sft-lr{lr:g}-r{r}", state=state, chunk=step // 25, chunks=16, step=step, total_steps=400)
+    run.epoch = step / 100
+    run.config = config(lr, r)
+    run.knobs = {"training_args.learning_rate": lr, "peft_config.r": r}
+    run.metrics = {"loss": 2.0 - step / 250 + id / 10, "eval_loss": 2.1 - step / 250 + id / 10} if step else {}
+    run.device = "cpu" if state == "running" else None
+    for name, value in more.items():
+        setattr(run, name, value)
+    return run
+
+
+def curve(run: Run, every: int = 5) -> list[tuple[int, float]]:
+    """A falling loss up to where the run is."""
+    return [(step, 1.0 + run.id / 10 + 1.5 / (1 + step / 40)) for step in range(every, run.step + 1, every)]
+
+
+def some_runs() -> list[Run]:
+    """One run in each state that a user meets."""
+    return [
+        made(1, "running"),
+        made(2, "waiting", lr=1e-4),
+        made(3, "stopped", lr=1e-3, r=64, step=75),
+        made(4, "done", lr=5e-5, r=8, step=400),
+        made(5, "failed", lr=1e-2, step=33, error="the loss is nan at step 33"),
+        made(6, "queued", lr=3e-4, step=0),
+        made(7, "waiting", lr=4e-4, step=50, parent=1, warm=True, start_step=60, name="sft-lr4e-4 (warm)"),
+    ]
+
+
+def snapshot(runs: list[Run] | None = None, *, state: str = "running", **more: object) -> Snapshot:
+    runs = some_runs() if runs is None else runs
+    curves = {run.id: {"loss": curve(run), "eval_loss": curve(run, 25)} for run in runs if run.step}
+    events = [
+        Event(1, NOW - 60, "run 3 sft-lr0.001-r64 stopped by key", 3),
+        Event(2, NOW - 30, "run 5 failed: the loss is nan at step 33", 5, "error"),
+        Event(3, NOW, "run 1 ended chunk 4/16", 1),
+    ]
+    devices = [Device("cpu", "ready", 4121, 1, int(1.9e9), int(16e9), 0.62)]
+    info = ExperimentInfo("tinychat-sft", "/nowhere/tinychat-sft", state, pid=4120, eta=2460.0, rows=800)
+    info.steps_per_second = 3.4
+    whole = Snapshot(10, info, runs, curves, events, devices, {"SFT": FIELDS})
+    for name, value in more.items():
+        setattr(whole, name, value)
+    return whole
+
+
+class FakeViewer:
+    """`give` is what the scheduler sends next; `sent` is what was pressed; `lose` ends the link."""
+
+    def __init__(self) -> None:
+        self.sent: list[Command] = []
+        self.closed = False
+        self._coming: queue.Queue[object] = queue.Queue()
+        self._lost = False
+
+    def give(self, *messages: Snapshot | Update | Reply) -> None:
+        self._coming.put(list(messages))
+
+    def lose(self) -> None:
+        self._lost = True
+        self._coming.put(None)
+
+    def reply(self, ok: bool, text: str) -> None:
+        """Answer the command that was sent last."""
+        self.give(Reply(self.sent[-1].id, ok, text))
+
+    def poll(self, timeout: float) -> list[object]:
+        try:
+            batch = self._coming.get(timeout=timeout)
+        except queue.Empty:
+            return []
+        if batch is None:
+            raise LinkLost("the scheduler has ended")
+        return batch  # type: ignore[return-value]
+
+    def send(self, command: Command) -> None:
+        if self._lost:
+            raise LinkLost("the scheduler has ended")
+        self.sent.append(command)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeLaunch:
+    """A script that comes up when its test says so: `viewer` is set, or `exit_status`."""
+
+    def __init__(self, viewer: FakeViewer | None = None, title: str = "train.py") -> None:
+        self.viewer = viewer
+        self.title = title
+        self.log = None
+        self.lines: list[str] = []
+        self.exit_status: int | None = None
+
+    def poll(self) -> FakeViewer | None:
+        return self.viewer
+
+    def tail(self, lines: int) -> list[str]:
+        return self.lines[-lines:]
