@@ -104,11 +104,11 @@ class Control:
             return Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}")
         clone = self._new_run(command, run)
         if not command.warm:
-            text = f"run {clone.id} {clone.name} cloned from {run.id}, from the beginning"
+            text = f"run {clone.id} is cloned cold from run {run.id}"
         elif run.id in self._host.resident:
             self._host.pinning[clone.id] = run.id
             self._host.task(self._host.resident[run.id], Pin(run.id, [clone.id]))
-            text = f"run {clone.id} {clone.name} starts warm from run {run.id} after its next step"
+            text = f"run {clone.id} starts warm from run {run.id} after its next step"
         else:
             assert checkpoint
             try:

@@ -75,7 +75,7 @@ class Printer:
 
 
 def _tells(text: str) -> bool:
-    return "has ended chunk" not in text
+    return not text.endswith(" done") or "chunk" not in text
 
 
 def _number(value: float | None) -> str:

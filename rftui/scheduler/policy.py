@@ -32,6 +32,7 @@ def choose(
     runs: Iterable[Run],
     idle: Iterable[str],
     resident: Mapping[int, str],
+    *,
     blocked: Collection[int] = (),
     moving: Collection[int] = (),
     worth_moving: Collection[int] = (),
@@ -39,9 +40,10 @@ def choose(
     """What to do with the `idle` workers. `resident`: run -> the worker that holds its state.
 
     A worker takes a run that it holds, else one that nobody holds, else has one moved that a busy worker holds: if
-    that one holds at least two more than it, or if the run's turns are long enough to be `worth_moving`. Among equals the smallest id goes first. `blocked` runs cannot start (a
-    clone whose parent is not pinned yet) and do not hold the others back. `moving` runs are being freed: they cannot
-    start yet, but their turn is kept, and each of them an idle worker.
+    that one holds at least two more than it, or if the run's turns are long enough to be `worth_moving`. Among equals
+    the smallest id goes first. `blocked` runs cannot start (a clone whose parent is not pinned yet) and do not hold
+    the others back. `moving` runs are being freed: they cannot start yet, but their turn is kept, and an idle worker
+    for each of them.
     """
     active = [run for run in runs if run.state in (QUEUED, RUNNING, WAITING) and run.id not in blocked]
     turns = {run.id: run.turns for run in active}

@@ -47,7 +47,10 @@ class Turns:
             return
         moving = {run for run, why in self._halting.items() if why == "move"}
         long = {run for run, seconds in self._lengths.items() if seconds > _LONG}
-        for step in choose(self._board.runs.values(), idle, self.resident, self.pinning, moving, long):
+        steps = choose(
+            self._board.runs.values(), idle, self.resident, blocked=self.pinning, moving=moving, worth_moving=long
+        )
+        for step in steps:
             run = self._board.runs[step.run]
             if isinstance(step, Move):
                 self.halt(run, "move")
@@ -78,7 +81,7 @@ class Turns:
                 self._deaths.pop(run.id, None)
                 self._board.touch(run, urgent=False)
             case messages.TurnEnded(_, step, chunk, epoch, seconds):
-                self._board.log(f"run {run.id} has ended chunk {chunk}/{run.chunks}", run)
+                self._board.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run)
                 self._end_turn(worker, run, seconds)
                 if run.state == RUNNING:
                     run.state = WAITING

@@ -73,7 +73,7 @@ class Imagined(FakeViewer):
 
     def _train(self) -> None:
         while True:
-            time.sleep(0.08)
+            time.sleep(0.15)
             with self._lock:
                 if self._ending:
                     break

@@ -131,16 +131,20 @@ class RunTable(ScrollView, can_focus=True):
             text = _fit(column.text(run), column.width, right=column.right)
             segments.append(Segment(text, base + Style.parse(column.style(run) or "none")))
             if position < len(self._columns) - 1:
-                segments.append(Segment("  ", base))
+                segments.append(Segment(self._gap, base))
         strip = Strip(segments)
         if under and strip.cell_length < self.size.width:
             segments.append(Segment(" " * (self.size.width - strip.cell_length), base))
         return Strip(segments)
 
+    @property
+    def _gap(self) -> str:
+        return " " if self.size.width < 100 else "  "
+
     def _fitting_columns(self) -> list[_Column]:
         """As many columns as fit, in the order of what one wants to know first."""
         width, runs = self.size.width - 2, [self.board.runs[run] for run in self.board.shown]
-        wide = width >= WIDE
+        wide, gap = width >= WIDE, len(self._gap)
         names = max([cell_len(self._cell_name(run)) for run in runs] + [8])
         columns = [
             _Column("#", 3, lambda run: str(run.id), style=lambda run: colour(run.id)),
@@ -161,12 +165,15 @@ class RunTable(ScrollView, can_focus=True):
         tail = [_Column("DEVICE", 6, lambda run: run.device or "-", right=False)]
         if any(run.parent for run in runs):
             tail.append(_Column("PARENT", 14 if wide else 8, self._cell_parent, right=False))
-        left = width - sum(column.width + 2 for column in columns)
+        left = width - sum(column.width + gap for column in columns)
+        if not wide:
+            optional[-1:] = knobs[:1] + optional[-1:]
+            knobs = knobs[1:]
         for column in [*optional, *knobs, *tail]:
-            if column.width + 2 > left + 2:
+            if column.width > left:
                 continue
             columns.append(column)
-            left -= column.width + 2
+            left -= column.width + gap
         return columns
 
     def _knob_column(self, name: str, runs: list[Run]) -> _Column:

@@ -1,0 +1,125 @@
+"""The store: what is kept, how it is read while it is written, and what is never in it."""
+
+import math
+import sqlite3
+
+import pytest
+
+from rftui.faults import Fault
+from rftui.messages import Command
+from rftui.runs import Run
+from rftui.scheduler.store import Store
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "experiment.db"
+
+
+@pytest.fixture
+def store(path):
+    store = Store.create(path)
+    yield store
+    store.close()
+
+
+def test_fits_and_runs_are_numbered_from_one_and_come_back_as_they_were(store, path):
+    assert store.add_fit(num_chunks=4, chunk_size=None, seed=1, rows=9, eval_rows=0) == 1
+    assert store.add_fit(num_chunks=None, chunk_size=3, seed=2, rows=9, eval_rows=2) == 2
+    first = Run(0, "a", config={"training_args": {"learning_rate": 1e-4}}, metrics={"loss": math.nan})
+    assert (store.add_run(first), store.add_run(Run(0, "b"))) == (1, 2)
+    first.step = 7
+    store.save_run(first)
+    store.commit()
+    with_reader = Store.read(path)
+    assert [run.name for run in with_reader.runs()] == ["a", "b"]
+    back = with_reader.run(1)
+    assert (back.step, back.config) == (7, first.config) and math.isnan(back.metrics["loss"])
+    assert with_reader.run(3) is None
+    assert [(fit["id"], fit["chunk_size"], fit["eval_rows"]) for fit in with_reader.fits()] == [
+        (1, None, 0),
+        (2, 3, 2),
+    ]
+
+
+def test_a_reader_works_in_the_middle_of_a_write_and_cannot_write(store, path):
+    store.add_points([(1, "loss", 1, 2.0)])
+    store.commit()
+    store.add_points([(1, "loss", 2, 1.0)])
+    reader = Store.read(path)
+    assert reader.curves() == {1: {"loss": [(1, 2.0)]}}
+    store.commit()
+    assert reader.curves() == {1: {"loss": [(1, 2.0), (2, 1.0)]}}
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.set_meta("state", "x")
+
+
+def test_a_store_that_its_writer_has_closed_can_be_read(path):
+    Store.create(path).close()
+    assert Store.read(path).runs() == []
+
+
+def test_points_are_kept_once_and_nan_and_inf_survive(store):
+    store.add_points([(1, "loss", 2, math.nan), (1, "loss", 1, math.inf), (2, "loss", 1, -math.inf)])
+    store.add_points([(1, "loss", 1, 5.0)])
+    curves = store.curves()
+    assert curves[1]["loss"][0] == (1, math.inf) and math.isnan(curves[1]["loss"][1][1])
+    assert curves[2]["loss"] == [(1, -math.inf)]
+    assert store.last_values(2) == {"loss": -math.inf}
+
+
+def test_what_is_rewound_can_be_written_again_under_new_numbers(store, path):
+    store.add_points([(1, "loss", step, float(step)) for step in range(1, 6)] + [(2, "loss", 5, 0.0)])
+    store.rewind(1, 3)
+    store.add_points([(1, "loss", 4, 40.0)])
+    store.commit()
+    assert store.curves(1)[1]["loss"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+    assert store.curves(2) == {2: {"loss": [(5, 0.0)]}}
+    assert sqlite3.connect(path).execute("SELECT seq FROM metrics WHERE run = 1 AND step = 4").fetchone() == (7,)
+
+
+@pytest.mark.parametrize("length", [1, 511, 512, 513, 5000])
+def test_a_thinned_curve_is_in_order_and_keeps_both_ends(store, length):
+    store.add_points([(1, "loss", step, 0.0) for step in range(length)])
+    steps = [step for step, _ in store.curves(limit=512)[1]["loss"]]
+    assert len(steps) == min(length, 512) and steps == sorted(set(steps))
+    assert (steps[0], steps[-1]) == (0, length - 1)
+
+
+def test_the_journal_and_events_come_in_order_and_secrets_are_not_in_them(store, path):
+    entry = store.journal(Command("c1", "clone", 1, {"model_kwargs.token": "hf_abcdefgh", "peft_config.r": 4}))
+    store.settle(entry, True, "cloned")
+    for number in range(5):
+        store.log(f"line {number}", run=1, level="notice")
+    store.commit()
+    command, ok, reply = sqlite3.connect(path).execute("SELECT command, ok, reply FROM journal").fetchone()
+    assert "hf_abcdefgh" not in command and '"peft_config.r": 4' in command and (ok, reply) == (1, "cloned")
+    assert [event.text for event in store.events(2)] == ["line 3", "line 4"]
+
+
+def test_turns_tell_where_they_began_and_ended(store):
+    run = Run(3, "a", turns=1, chunk=2, step=10)
+    store.end_turn(store.begin_turn(run, "cpu0"), 15)
+    (turn,) = store.turns()
+    assert {key: turn[key] for key in ("run", "turn", "chunk", "device", "step_from", "step_to")} == {
+        "run": 3, "turn": 1, "chunk": 2, "device": "cpu0", "step_from": 10, "step_to": 15,
+    }  # fmt: skip
+    assert turn["started"] <= turn["ended"]
+
+
+def test_a_newer_or_broken_or_missing_file_is_refused_in_one_line(path, tmp_path):
+    store = Store.create(path)
+    store.set_meta("version", "99")
+    store.close()
+    with pytest.raises(Fault, match="newer rftui") as fault:
+        Store.read(path)
+    assert len(fault.value.lines) == 1
+    path.with_name("broken").write_text("not a database, but long enough to be taken for one" * 100)
+    for name in ("broken", "missing"):
+        with pytest.raises(Fault, match="cannot be read"):
+            Store(path.with_name(name))
+    assert not (tmp_path / "missing").exists()
+
+
+def test_the_file_is_private(store, path):
+    assert path.stat().st_mode & 0o777 == 0o600
