@@ -118,7 +118,7 @@ class Control:
                 self._note(clone, f"run {clone.id} failed: {clone.error}")
                 return Reply(command.id, False, f"run {clone.id} {clone.name}: {clone.error}", run=clone.id)
             self.pinned(clone)
-            text = f"run {clone.id} {clone.name} starts warm from step {clone.start_step} of run {run.id}"
+            text = f"run {clone.id} starts warm from step {clone.start_step} of run {run.id}"
         self._note(clone, f"{text} ({_asked(command)}; {_told(command.changes) or 'nothing changed'})")
         return Reply(command.id, True, text, run=clone.id)
 

@@ -112,7 +112,9 @@ class RunTable(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if y == 0:
-            titles = "  " + "  ".join(_fit(column.title, column.width, right=column.right) for column in self._columns)
+            titles = "  " + self._gap.join(
+                _fit(column.title, column.width, right=column.right) for column in self._columns
+            )
             return Strip([Segment(titles, Style(bold=True, dim=True))]).adjust_cell_length(width)
         row = y - 1 + round(self.scroll_offset.y)
         if row >= len(self.board.shown):
