@@ -347,10 +347,11 @@ def spawn(argv: list[str], home: Path, *, title: str, devices: str | None = None
         logs.mkdir(parents=True, exist_ok=True)
         stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         log, rendezvous = logs / f"{stamp}.txt", logs / f"{stamp}.json"
-        output = open(log, "wb")
+        output = open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
     except OSError as error:
         raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
     environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(rendezvous)}
+    environment.setdefault("PYTHONIOENCODING", "utf-8:replace")  # an emoji that a script prints must not end it
     environment |= {"RFTUI_DEVICES": devices} if devices else {}
     environment |= {"RFTUI_VIEWER": "1"} if viewer else {}
     with output:

@@ -305,9 +305,9 @@ class Scheduler:
         self._flush()
         if not self._viewer:
             self._printer.summary(self._faults)
-        self.server.close()
         self._let_tracking_end()
         self.store.close()
+        self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
         if self._broken:
             raise Fault(self._broken, code=FAILED)
         if self._faults:
