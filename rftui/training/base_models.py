@@ -124,6 +124,7 @@ class BaseModels:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._bases: list[_Base] = []
+        self._pickles: dict[CreateModel | None, bytes] = {}
 
     def get(
         self, config: dict[str, Any], create: CreateModel | None, seed: int
@@ -133,7 +134,10 @@ class BaseModels:
         A LoRA run's model shares its frozen tensors with the runs for which `create` would have read the same values.
         Raises Fault where the model cannot be made.
         """
-        function = cloudpickle.dumps(create)
+        # Once a function: what it keeps in its closure may change as it is called.
+        if create not in self._pickles:
+            self._pickles[create] = cloudpickle.dumps(create)
+        function = self._pickles[create]
         if not shareable(config):
             model, tokenizer, _ = self._make(config, create, seed)
             return model, tokenizer

@@ -98,8 +98,11 @@ def test_runs_stay_where_they_are_while_each_worker_has_its_share():
     assert Simulation([1.0] * 4, 16, 2).run().moves == 0
 
 
-def test_short_turns_are_not_worth_a_move():
-    assert Simulation([1.0] * 3, 8, 2, worth=False).run().moves == 0
+def test_short_turns_are_not_worth_a_move_between_workers_with_like_shares():
+    runs = [waiting(1, turns=2, state=RUNNING), waiting(2, turns=1), waiting(3, turns=2)]
+    held = {1: "w0", 2: "w0", 3: "w1"}
+    assert choose(runs, ["w1"], held) == []
+    assert choose(runs, ["w1"], held, worth_moving={2}) == [Move(2)]
 
 
 def test_a_worker_that_comes_late_gets_its_share_even_of_short_turns():

@@ -1,0 +1,145 @@
+"""A scheduler with fake workers and no tracking, and a viewer that watches it."""
+
+import threading
+from itertools import count
+
+import pytest
+from fake_worker import FakeWorkers, World
+
+from rftui.link import attach
+from rftui.messages import Command, Reply, Snapshot, Update
+from rftui.paths import create
+from rftui.runs import Run
+from rftui.scheduler import loop
+from rftui.scheduler.store import Store
+
+
+class NoTracking:
+    def wake(self): ...
+
+    def notices(self):
+        return []
+
+    def close(self, timeout):
+        return True
+
+
+class Eyes:
+    """A viewer that keeps what it is told."""
+
+    def __init__(self, experiment):
+        self.viewer = attach(experiment).wait(20)
+        self.runs, self.experiment, self.events, self.updates, self.replies = {}, None, [], [], {}
+        self.snapshot, self.points, self.rewound, self.devices, self.schema = None, [], [], {}, {}
+        self._ids = count(1)
+        self.until(lambda: self.snapshot)
+
+    def until(self, true):
+        """Take messages until `true()`."""
+        for _ in range(400):
+            if true():
+                return
+            for message in self.viewer.poll(0.05):
+                self._take(message)
+        raise AssertionError(f"it never came: {[event.text for event in self.events]}")
+
+    def _take(self, message):
+        match message:
+            case Snapshot():
+                self.snapshot, self.events = message, list(message.events)
+            case Update():
+                self.updates.append(message)
+                self.events += message.events
+                self.points += message.points
+                self.rewound.append(message.rewound)
+            case Reply():
+                self.replies[message.command] = message
+                return
+        self.runs |= {run.id: run for run in message.runs}
+        self.devices |= {device.name: device for device in message.devices}
+        self.schema |= message.schema
+        self.experiment = message.experiment or self.experiment
+
+    def ask(self, op, run=0, changes=None, **how):
+        """The answer to a command."""
+        command = Command(f"c{next(self._ids)}", op, run, changes or {}, **how)
+        self.viewer.send(command)
+        self.until(lambda: command.id in self.replies)
+        return self.replies[command.id]
+
+    def state(self, run, *states):
+        self.until(lambda: self.runs[run].state in states)
+        return self.runs[run]
+
+    def told(self, text):
+        return any(text in event.text for event in self.events)
+
+
+class Play(threading.Thread):
+    """`loop.run` in a thread."""
+
+    def __init__(self, experiment, **how):
+        super().__init__(daemon=True)
+        self.experiment, self.how, self.outcome = experiment, how, None
+        self.start()
+
+    def run(self):
+        try:
+            self.outcome = loop.run(self.experiment, **self.how)
+        except BaseException as error:
+            self.outcome = error
+
+    def end(self):
+        """The exit code, or what was raised."""
+        self.join(30)
+        assert not self.is_alive(), "the scheduler did not end"
+        return self.outcome
+
+
+@pytest.fixture
+def world(monkeypatch):
+    world = World()
+    monkeypatch.setattr(loop, "Workers", lambda *args: FakeWorkers(world, *args))
+    monkeypatch.setattr(loop, "start_tracking", lambda experiment: NoTracking())
+    yield world
+    world.let_go()
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """An experiment of one fit with three queued runs."""
+    experiment = create(tmp_path, "exp")
+    store = Store.create(experiment.db)
+    store.add_fit(num_chunks=3, chunk_size=None, seed=1, rows=60, eval_rows=0)
+    for number in range(1, 4):
+        run = Run(0, f"r{number}", leaf=number - 1, config={"training_args": {"learning_rate": 1e-4}})
+        store.add_run(run)
+    store.close()
+    return experiment
+
+
+@pytest.fixture
+def play(experiment, world):
+    """Start a scheduler; it ends with the test."""
+    plays = []
+
+    def start(**how):
+        play = Play(experiment, **{"fit": 1, "devices": "cpu", **how})
+        plays.append(play)
+        return play
+
+    yield start
+    world.let_go()
+    for play in plays:
+        play.join(20)
+
+
+@pytest.fixture
+def eyes(experiment):
+    return lambda: Eyes(experiment)
+
+
+@pytest.fixture
+def kept(experiment):
+    """The store, for reading."""
+    return lambda: Store.read(experiment.db)

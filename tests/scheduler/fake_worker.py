@@ -1,0 +1,242 @@
+"""Workers without models: threads that speak a worker's protocol over the real link and write real checkpoints."""
+
+import json
+import queue
+import shutil
+import threading
+from collections import defaultdict
+from itertools import count
+
+from rftui import messages
+from rftui.link import LinkLost, WorkerLink
+from rftui.paths import CHECKPOINT_MARKER, RunDir, link_checkpoint, newest_checkpoint
+from rftui.scheduler.workers import slots
+
+ALL = object()
+
+
+class Hold:
+    """A step before which a worker waits."""
+
+    def __init__(self):
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def wait(self):
+        assert self.reached.wait(20), "no worker came to the step"
+
+
+class World:
+    """What the fake workers shall do, and what they were asked. Steps are numbered from 1, chunks hold `per` steps."""
+
+    def __init__(self):
+        self.chunks, self.per = 3, 2
+        self.holds, self.deaths, self.failures = {}, defaultdict(int), {}
+        self.check_faults, self.check_notices, self.check_deaths = [], [], 0
+        self.early_deaths = 0
+        self.save_chunks = False
+        self.schema = {"SFT": [messages.Field("training_args.learning_rate", "float", 1e-4)]}
+        self.asked, self.trained, self.started = [], [], []
+        self.pids = count(1000)
+
+    def hold(self, run, step):
+        return self.holds.setdefault((run, step), Hold())
+
+    def let_go(self):
+        for hold in self.holds.values():
+            hold.go.set()
+
+    def turns(self, run):
+        return [task for task in self.asked if isinstance(task, messages.Turn) and task.run.id == run]
+
+
+class Died(BaseException):
+    """The process of the worker is gone, without a word."""
+
+
+class FakeWorker(threading.Thread):
+    def __init__(self, world, experiment, link, ended):
+        super().__init__(daemon=True)
+        self.world, self.experiment, self.link, self.ended = world, experiment, link, ended
+        self.tasks, self.killed = queue.SimpleQueue(), threading.Event()
+        self.steps, self.training, self.turn_began = {}, None, 0
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        try:
+            while True:
+                for task in self.link.tasks():
+                    self.tasks.put(task)
+        except LinkLost:
+            self.tasks.put(None)
+
+    def kill(self):
+        self.killed.set()
+        self.tasks.put(None)
+        self.world.let_go()
+
+    def run(self):
+        status = 0
+        try:
+            self.work()
+        except Died:
+            status = -9
+        self.link.close()
+        self.ended(status)
+
+    def work(self):
+        if self.world.early_deaths:
+            self.world.early_deaths -= 1
+            raise Died
+        self.link.report(messages.Ready(next(self.world.pids)))
+        while True:
+            while self.training is None or not self.tasks.empty():
+                task = self.tasks.get()
+                if task is None:
+                    raise Died
+                self.world.asked.append(task)
+                if isinstance(task, messages.Quit):
+                    for run in list(self.steps):
+                        self.free(run, task.save)
+                    return
+                self.carry_out(task)
+            self.step(self.training)
+
+    def carry_out(self, task):
+        match task:
+            case messages.Describe():
+                self.link.report(messages.Schema(self.world.schema))
+            case messages.Check(fit):
+                if self.world.check_deaths:
+                    self.world.check_deaths -= 1
+                    raise Died
+                self.link.report(messages.Checked(fit, self.world.check_faults, self.world.check_notices))
+            case messages.Turn(run, resume):
+                if run.id not in self.steps:
+                    self.steps[run.id] = int(resume.rpartition("-")[2]) if resume else 0
+                self.training, self.turn_began = run.id, self.steps[run.id]
+                self.begun(run.id)
+            case messages.Halt(run, save):
+                if run in self.steps:
+                    self.free(run, save)
+            case messages.Pin(run, clones):
+                checkpoint = self.save(run) if run in self.steps else newest_checkpoint(self.folder(run).checkpoints)
+                if checkpoint:
+                    self.pin(run, clones, checkpoint)
+
+    def folder(self, run) -> RunDir:
+        return self.experiment.run(run)
+
+    def begun(self, run):
+        step, total = self.steps[run], self.world.chunks * self.world.per
+        self.link.report(
+            messages.Begun(run, step, total, step // self.world.per, self.world.chunks, step / self.world.per)
+        )
+
+    def step(self, run):
+        step = self.steps[run] + 1
+        hold = self.world.holds.get((run, step))
+        if hold and not hold.go.is_set():
+            hold.reached.set()
+            assert hold.go.wait(20), "the test forgot a hold"
+            if self.killed.is_set():
+                raise Died
+            return  # a step boundary: what was asked meanwhile comes first
+        if self.world.deaths[run, step]:
+            self.world.deaths[run, step] -= 1
+            raise Died
+        if error := self.world.failures.get((run, step)):
+            self.leave(run)
+            self.link.report(messages.Failed(run, error, "Traceback", 0.1))
+            return
+        self.steps[run] = step
+        self.world.trained.append((run, step))
+        chunk = step // self.world.per
+        self.link.report(messages.Stepped(run, step, chunk, float(chunk)))
+        self.link.report(messages.Logged(run, step, {"loss": 1 / step}))
+        if step == self.world.chunks * self.world.per:
+            path = str(self.save(run))
+            self.leave(run)
+            self.link.report(messages.Finished(run, step, str(self.folder(run).final), path, 0.1))
+        elif step % self.world.per == 0:
+            if self.world.save_chunks:
+                self.save(run)
+            self.training = None
+            self.link.report(messages.TurnEnded(run, step, chunk, float(chunk), 0.1))
+
+    def leave(self, run):
+        del self.steps[run]
+        if self.training == run:
+            self.training = None
+
+    def free(self, run, save):
+        path = str(self.save(run)) if save and self.steps[run] else None
+        step = self.steps[run]
+        self.leave(run)
+        self.link.report(messages.Halted(run, step, path))
+
+    def save(self, run):
+        path = write_checkpoint(self.folder(run).checkpoints, self.steps[run], self.world.per)
+        self.link.report(messages.Saved(run, self.steps[run], str(path)))
+        return path
+
+    def pin(self, run, clones, checkpoint):
+        for clone in clones:
+            link_checkpoint(checkpoint, self.folder(clone).start)
+        at = json.loads((checkpoint / CHECKPOINT_MARKER).read_text())
+        self.link.report(messages.Pinned(run, clones, at["step"], at["epoch"], at["row"]))
+
+
+def write_checkpoint(checkpoints, step, per=2):
+    """A committed checkpoint; its row is ten times its step."""
+    path = checkpoints / f"step-{step}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    (path / "weights").write_text(f"weights of step {step}")
+    files = {"weights": (path / "weights").stat().st_size}
+    marker = {"step": step, "epoch": step / per, "row": 10 * step, "files": files}
+    (path / CHECKPOINT_MARKER).write_text(json.dumps(marker))
+    return path
+
+
+class FakeWorkers:
+    """Stands in for `rftui.scheduler.workers.Workers`."""
+
+    def __init__(self, world, experiment, server, devices):
+        self.slots = {slot.name: slot for slot in slots(devices)}
+        self.world, self.experiment, self.server = world, experiment, server
+        self.threads, self.incarnations = {}, {}
+
+    def start(self, name):
+        incarnation, _ = self.server.open_worker(name)
+        self.incarnations[name] = incarnation
+        self.world.started.append((name, incarnation))
+        link = WorkerLink(self.experiment, name, incarnation)
+        thread = self.threads[name] = FakeWorker(
+            self.world,
+            self.experiment,
+            link,
+            lambda status: self.server.inbox.put(messages.Report(name, incarnation, [messages.Gone(status)])),
+        )
+        thread.start()
+        return 1
+
+    def current(self, name, incarnation):
+        return self.incarnations.get(name) == incarnation
+
+    def alive(self):
+        return any(thread.is_alive() for thread in self.threads.values())
+
+    def log(self, name):
+        return self.experiment.logs / f"worker-{name}.txt"
+
+    def last_words(self, name):
+        return "RuntimeError: boom"
+
+    def end(self, patience):
+        for thread in self.threads.values():
+            thread.join(patience)
+
+    def kill(self, names=None):
+        for name, thread in self.threads.items():
+            if names is None or name in names:
+                thread.kill()

@@ -1,0 +1,270 @@
+"""The loop against fake workers: turns, deaths, signals, the beginning and the end."""
+
+import os
+import signal
+import threading
+
+import pytest
+from fake_worker import write_checkpoint
+
+from rftui import messages
+from rftui.faults import Fault
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, WAITING
+from rftui.scheduler import loop
+from rftui.scheduler.store import Store
+
+
+@pytest.fixture
+def change(experiment):
+    """Change the runs of the store before a scheduler opens it."""
+
+    def change(number, **fields):
+        store = Store(experiment.db)
+        run = store.run(number)
+        for name, value in fields.items():
+            setattr(run, name, value)
+        store.save_run(run)
+        store.close()
+
+    return change
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_all_runs_are_trained_chunk_by_chunk(play, kept, world, devices):
+    assert play(devices=devices).end() == 0
+    store = kept()
+    assert store.meta("state") == "done"
+    for run in store.runs():
+        assert (run.state, run.step, run.chunk, run.chunks, run.total_steps) == (DONE, 6, 3, 3, 6)
+        assert run.final and run.checkpoint and run.device is None
+        assert store.curves(run.id)[run.id]["loss"] == [(step, 1 / step) for step in range(1, 7)]
+    turns = store.turns()
+    assert sorted(turn["run"] for turn in turns[:3]) == [1, 2, 3]
+    assert all(turn["ended"] for turn in turns) and len(turns) == 9
+    assert sorted(world.trained) == sorted((run, step) for run in (1, 2, 3) for step in range(1, 7))
+
+
+def test_a_viewer_sees_every_point_once_and_the_end(play, eyes, world):
+    hold = world.hold(1, 1)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    assert seen.experiment.state == "running" and seen.schema["SFT"]
+    hold.go.set()
+    seen.until(lambda: seen.experiment.state == "idle")
+    assert {run.state for run in seen.runs.values()} == {DONE}
+    assert sorted(point[:3] for point in seen.points) == [(r, "loss", s) for r in (1, 2, 3) for s in range(1, 7)]
+    sequence = [update.sequence for update in seen.updates]
+    assert sequence == list(range(seen.snapshot.sequence + 1, sequence[-1] + 1))
+
+
+def test_steps_that_come_close_together_travel_together(play, eyes, world):
+    world.chunks, world.per = 1, 300
+    hold = world.hold(1, 1)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    hold.go.set()
+    seen.until(lambda: seen.experiment.state == "idle")
+    assert len(seen.points) == 900
+    assert len([update for update in seen.updates if update.points]) < 90
+
+
+def test_an_idle_scheduler_ends_on_finish(play, eyes):
+    scheduler = play(viewer=True)
+    seen = eyes()
+    seen.until(lambda: seen.experiment.state == "idle")
+    assert seen.ask("finish").ok
+    assert scheduler.end() == 0
+
+
+def test_an_idle_scheduler_ends_when_its_viewers_have_left(play, eyes, monkeypatch):
+    monkeypatch.setattr(loop, "_LINGER", 0.0)
+    monkeypatch.setattr(loop, "_HOUSEKEEPING", 0.1)
+    scheduler = play(viewer=True)
+    seen = eyes()
+    seen.until(lambda: seen.experiment.state == "idle")
+    seen.viewer.close()
+    assert scheduler.end() == 0
+
+
+def test_faults_found_by_the_check_end_it_before_anything_trains(play, kept, world, capsys):
+    world.check_faults = [(2, "target_modules are not in the model"), (None, "no rows")]
+    world.check_notices = [(1, "warmup_ratio became warmup_steps")]
+    assert play().end() == 2
+    assert world.trained == [] and {run.state for run in kept().runs()} == {QUEUED}
+    told = [(event.text, event.level) for event in kept().events()]
+    assert ("target_modules are not in the model", "error") in told
+    assert ("warmup_ratio became warmup_steps", "notice") in told
+    printed = capsys.readouterr().out
+    assert "run 2 r2: target_modules are not in the model\n" in printed and "no rows\n" in printed
+
+
+def test_a_failed_run_costs_the_others_nothing(play, kept, world):
+    world.failures[2, 3] = "the loss is not finite"
+    assert play().end() == 1
+    states = [(run.state, run.error) for run in kept().runs()]
+    assert states == [(DONE, None), (FAILED, "the loss is not finite"), (DONE, None)]
+
+
+def test_runs_of_a_dead_worker_go_back_to_their_checkpoints(play, kept, eyes, world):
+    world.save_chunks = True
+    world.deaths[1, 4] = 1
+    hold = world.hold(1, 1)
+    scheduler = play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    hold.go.set()
+    seen.until(lambda: seen.experiment.state == "idle")
+    assert seen.ask("finish").ok and scheduler.end() == 0
+    assert {run.state for run in kept().runs()} == {DONE}
+    assert {1: 2} in [{1: rewound[1]} for rewound in seen.rewound if 1 in rewound]
+    assert seen.told("run 1 goes back from step 3 to step 2") and seen.told("worker cpu died")
+    assert world.started == [("cpu", 1), ("cpu", 2)]
+    assert [task.resume for task in world.turns(1)][1:] == [
+        None,
+        seen.runs[1].checkpoint.replace("step-6", "step-2"),
+        None,
+    ]
+    assert [step for step, _ in kept().curves(1)[1]["loss"]] == [1, 2, 3, 4, 5, 6]
+    assert world.trained.count((1, 3)) == 2
+
+
+def test_a_run_whose_worker_dies_twice_without_a_checkpoint_between_has_failed(play, kept, world):
+    world.deaths[1, 1] = 2
+    assert play().end() == 1
+    assert [run.state for run in kept().runs()] == [FAILED, DONE, DONE]
+    assert "twice" in kept().run(1).error
+
+
+def test_two_deaths_with_a_checkpoint_between_are_forgiven(play, kept, world):
+    world.save_chunks = True
+    world.deaths[1, 1] = world.deaths[1, 3] = 1
+    assert play().end() == 0
+    assert {run.state for run in kept().runs()} == {DONE}
+
+
+@pytest.mark.parametrize("kind", ["early_deaths", "check_deaths"])
+def test_a_worker_that_cannot_start_is_tried_twice(play, kept, world, kind):
+    setattr(world, kind, 1)
+    assert play().end() == 0
+    setattr(world, kind, 2)
+    play_again = play()
+    outcome = play_again.end()
+    if kind == "check_deaths":
+        assert isinstance(outcome, Fault)
+    else:
+        assert isinstance(outcome, Fault) and outcome.code == 1
+    assert len(outcome.lines) == 1 and "cpu could not start: RuntimeError: boom" in str(outcome)
+
+
+def test_a_second_scheduler_is_refused(play, experiment, world):
+    hold = world.hold(1, 1)
+    play()
+    hold.wait()
+    with pytest.raises(Fault, match="already running") as fault:
+        loop.run(experiment, 1)
+    assert fault.value.code == 1
+
+
+def test_halt_leaves_everything_resumable_and_reopening_trains_on(play, kept, eyes, world):
+    hold = world.hold(2, 2)
+    scheduler = play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    assert seen.ask("halt").ok
+    hold.go.set()
+    assert scheduler.end() == 130
+    states = {run.id: (run.state, run.step) for run in kept().runs()}
+    assert states == {1: (WAITING, 2), 2: (WAITING, 1), 3: (QUEUED, 0)}
+    assert kept().meta("state") == "interrupted"
+    assert play(fit=None).end() == 0
+    assert {run.state for run in kept().runs()} == {DONE}
+    assert sorted(world.trained) == sorted((run, step) for run in (1, 2, 3) for step in range(1, 7))
+
+
+def test_what_a_killed_scheduler_left_is_taken_up_from_its_newest_checkpoint(play, kept, experiment, world, change):
+    checkpoints = experiment.run(1).checkpoints
+    write_checkpoint(checkpoints, 2)
+    (write_checkpoint(checkpoints, 4) / "weights").write_text("cut")
+    change(1, state=RUNNING, step=5, device="cpu", checkpoint=str(checkpoints / "step-4"), turns=3)
+    change(2, state=STOPPED)
+    store = Store(experiment.db)
+    store.add_points([(1, "loss", step, 9.0) for step in range(1, 6)])
+    store.close()
+    assert play(fit=None).end() == 0
+    assert [run.state for run in kept().runs()] == [DONE, STOPPED, DONE]
+    assert world.turns(1)[0].resume == str(checkpoints / "step-2")
+    assert kept().curves(1)[1]["loss"][:3] == [(1, 9.0), (2, 9.0), (3, 1 / 3)]
+    assert any("from step 5 to step 2" in event.text for event in kept().events())
+
+
+def test_a_clone_that_was_never_pinned_has_failed_and_one_that_was_goes_on(play, kept, experiment, change):
+    change(2, warm=True, parent=1, state=WAITING)
+    change(3, warm=True, parent=1, state=QUEUED)
+    write_checkpoint(experiment.run(3).path, 4).rename(experiment.run(3).start)
+    assert play(fit=None).end() == 1
+    two, three = kept().run(2), kept().run(3)
+    assert two.state == FAILED and "pinned" in two.error
+    assert (three.state, three.start_step, three.start_epoch, three.start_row) == (DONE, 4, 2.0, 40)
+
+
+def on_main_thread(experiment, hold, numbers):
+    """`loop.run` here, while a thread sends this process the signals once `hold` is reached."""
+
+    def send():
+        hold.wait()
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        if len(numbers) == 1:
+            hold.go.set()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        return loop.run(experiment, 1, devices="cpu")
+    finally:
+        sender.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_ends_it_resumably_at_the_next_step(experiment, kept, world, number):
+    before = signal.getsignal(number)
+    assert on_main_thread(experiment, world.hold(1, 2), [number]) == 130
+    assert signal.getsignal(number) == before
+    assert messages.Quit(save=True) in world.asked and world.trained == [(1, 1)]
+    run = kept().run(1)
+    assert (run.state, run.step) == (WAITING, 1) and run.checkpoint.endswith("step-1")
+
+
+def test_the_second_signal_ends_it_at_once(experiment, kept, world):
+    assert on_main_thread(experiment, world.hold(1, 2), [signal.SIGINT, signal.SIGTERM]) == 130
+    assert kept().run(1).state == WAITING and kept().run(1).checkpoint is None
+
+
+def test_a_run_moves_to_an_idle_worker(play, kept, world):
+    """Both of the others are held by the worker that trains; the free one has the second moved."""
+    world.chunks = 2
+    first, second = world.hold(1, 3), world.hold(2, 1)
+    play(devices="cpu:2")
+    second.wait()
+    first.wait()
+    first.go.set()
+    second.go.set()
+    assert play  # the runs come to their end whichever way they moved
+    states = lambda: {run.state for run in kept().runs()}  # noqa: E731
+    for _ in range(200):
+        if states() == {DONE}:
+            break
+        threading.Event().wait(0.05)
+    assert states() == {DONE}
+
+
+def test_the_time_left_counts_the_longest_run_and_the_workers(play, eyes, world):
+    hold = world.hold(3, 1)
+    play(viewer=True, devices="cpu")
+    hold.wait()
+    seen = eyes()
+    seen.until(lambda: seen.experiment.eta is not None)
+    # 0.1 s for two steps: 4 + 4 steps are left of runs 1 and 2, and all 6 of run 3, whose pace is that of the others
+    assert seen.experiment.eta == pytest.approx(14 * 0.05, rel=0.01)
