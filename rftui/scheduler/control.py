@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from rftui.automl.spec import plain_value
+from rftui.automl.spec import plain_value, run_name
 from rftui.automl.validate import clone_faults, sentence
 from rftui.messages import Command, Halt, Pin, Reply
 from rftui.paths import ExperimentDir, checkpoint_marker, link_checkpoint, newest_checkpoint
@@ -143,7 +143,8 @@ class Control:
         clone.config = changed(run.config, plain_value(command.changes))
         clone.knobs = {**run.knobs, **plain_value(flatten(command.changes))}
         taken = {other.name for other in self._board.runs.values()}
-        clone.name = _unique(command.name or f"{run.name}.{_told(command.changes, ' ') or 'clone'}", taken)
+        number = max(self._board.runs) + 1
+        clone.name = _unique(command.name, taken) if command.name else run_name(clone.knobs, number, taken)
         clone.turns = entry_turns(self._board.runs.values(), run.fit)
         self._board.add_run(clone)
         return clone
@@ -162,8 +163,8 @@ def _asked(command: Command) -> str:
     return {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(command.by, f"by {command.by}")
 
 
-def _told(changes: dict[str, object], separator: str = ", ") -> str:
-    return separator.join(f"{short(name)}={_value(value)}" for name, value in redact(changes).items())
+def _told(changes: dict[str, object]) -> str:
+    return ", ".join(f"{short(name)}={_value(value)}" for name, value in redact(changes).items())
 
 
 def _value(value: object) -> str:

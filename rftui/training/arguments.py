@@ -49,8 +49,8 @@ def arguments(
     }
     args = {name: value for name, value in args.items() if name not in TAKEN.keys() | REFUSED.keys() | OWN}
     ours["eval_strategy"] = _evaluation(args, has_eval, notices)
-    if ours["early_stopping_patience"] and ours["eval_strategy"] == "no":
-        notices.append("training_args.early_stopping_patience has no effect: nothing is evaluated")
+    if ours["early_stopping_patience"]:
+        notices.append("training_args.early_stopping_patience has no effect yet: stop the run by hand")
     _precision(args, device, notices)
     if ours["own_order"]:
         notices.append(f"own order: data_seed {args['data_seed']} shuffles this run's rows unlike the other runs'")

@@ -150,10 +150,6 @@ class BaseModels:
             self._bases.append(base)
         return share(base.model), copy.deepcopy(base.tokenizer)
 
-    def keep_only(self, configs: list[dict[str, Any]]) -> None:
-        """Free the bases that none of these configs would share."""
-        self._bases = [base for base in self._bases if any(_serves(base, base.function, c) for c in configs)]
-
     def _make(
         self, config: dict[str, Any], create: CreateModel | None, seed: int
     ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:

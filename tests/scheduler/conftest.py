@@ -101,6 +101,8 @@ def world(monkeypatch):
     world = World()
     monkeypatch.setattr(loop, "Workers", lambda *args: FakeWorkers(world, *args))
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: NoTracking())
+    monkeypatch.setattr(loop, "_HOUSEKEEPING", 0.1)
+    monkeypatch.setattr(loop, "_LINGER", 0.3)
     yield world
     world.let_go()
 
@@ -135,8 +137,17 @@ def play(experiment, world):
 
 
 @pytest.fixture
-def eyes(experiment):
-    return lambda: Eyes(experiment)
+def eyes(experiment, play):
+    """Attach a viewer."""
+    attached = []
+
+    def watch():
+        attached.append(Eyes(experiment))
+        return attached[-1]
+
+    yield watch
+    for each in attached:
+        each.viewer.close()
 
 
 @pytest.fixture

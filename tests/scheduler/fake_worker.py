@@ -12,8 +12,6 @@ from rftui.link import LinkLost, WorkerLink
 from rftui.paths import CHECKPOINT_MARKER, RunDir, link_checkpoint, newest_checkpoint
 from rftui.scheduler.workers import slots
 
-ALL = object()
-
 
 class Hold:
     """A step before which a worker waits."""
@@ -36,7 +34,7 @@ class World:
         self.save_chunks = False
         self.schema = {"SFT": [messages.Field("training_args.learning_rate", "float", 1e-4)]}
         self.asked, self.trained, self.started = [], [], []
-        self.pids = count(1000)
+        self.pids, self.workers = count(1000), {}
 
     def hold(self, run, step):
         return self.holds.setdefault((run, step), Hold())
@@ -204,7 +202,7 @@ class FakeWorkers:
     def __init__(self, world, experiment, server, devices):
         self.slots = {slot.name: slot for slot in slots(devices)}
         self.world, self.experiment, self.server = world, experiment, server
-        self.threads, self.incarnations = {}, {}
+        self.threads, self.incarnations = world.workers, {}
 
     def start(self, name):
         incarnation, _ = self.server.open_worker(name)

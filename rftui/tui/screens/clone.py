@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.suggester import SuggestFromList
-from textual.widgets import Checkbox, Input, Static
+from textual.widgets import Input, Select, Static
 
 from rftui.automl.validate import clone_faults, parse
 from rftui.faults import Fault
@@ -44,21 +45,48 @@ class CloneRequest:
     stop_parent: bool
 
 
+class Pick(Select[str], inherit_bindings=False):
+    """A choice on one line: left and right step through it, enter or space opens it; up and down leave the field."""
+
+    DEFAULT_CSS = """
+    Pick { width: 1fr; height: 1; }
+    Pick:focus #label { text-style: reverse; }
+    Pick.-ascii .arrow { display: none; }
+    Pick.-ascii > SelectOverlay { border: ascii ansi_cyan; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "show_overlay"),
+        Binding("left", "step(-1)"),
+        Binding("right", "step(1)"),
+    ]
+
+    def __init__(self, choices: dict[str, str], value: str, *, id: str, ascii: bool) -> None:
+        """`choices`: value -> what is shown for it."""
+        options = [(Text(shown), choice) for choice, shown in choices.items()]
+        super().__init__(options, value=value, allow_blank=False, compact=True, id=id)
+        self._choices = list(choices)
+        self.set_class(ascii, "-ascii")
+
+    def action_step(self, by: int) -> None:
+        self.value = self._choices[(self._choices.index(str(self.value)) + by) % len(self._choices)]
+
+
 class CloneScreen(ModalScreen[CloneRequest | None]):
     """`runs` tell which knobs the experiment sweeps; `fields` describes all knobs."""
 
     DEFAULT_CSS = """
     CloneScreen { align: center middle; }
-    CloneScreen > Vertical { width: 90; max-width: 100%; height: auto; max-height: 100%; border: round ansi_cyan;
-        padding: 0 1; }
-    CloneScreen VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
+    CloneScreen > Vertical { width: 90; max-width: 100%; height: 100%; border: round ansi_cyan; padding: 0 1; }
+    CloneScreen VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }
     CloneScreen .row { height: 1; }
-    CloneScreen .name { width: 14; height: 1; }
-    CloneScreen .was { width: auto; max-width: 34; height: 1; color: ansi_yellow; }
+    CloneScreen .name { height: 1; padding-right: 2; text-wrap: nowrap; text-overflow: ellipsis; }
+    CloneScreen .was { width: auto; max-width: 40%; height: 1; color: ansi_yellow; text-wrap: nowrap;
+        text-overflow: ellipsis; }
     CloneScreen Input { width: 1fr; }
     CloneScreen .fault { height: auto; color: ansi_red; display: none; padding-left: 2; }
-    CloneScreen Checkbox { height: 1; border: none; padding: 0; }
+    CloneScreen .why { height: auto; padding-left: 2; }
     CloneScreen .foot { height: auto; max-height: 3; }
+    CloneScreen #help { height: 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "launch(False)", priority=True),
@@ -81,9 +109,10 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             wanted = [name for name in wanted if not name.startswith("peft_config.")]
         self._fields = [described[name] for name in wanted]
         self._before = {field.name: config.get(field.name, field.default) for field in self._fields}
+        self._indent = min(20, max(len(short(name)) for name in ["name", "start", *wanted])) + 2
         self._cold_only = clone_faults(parent, {}, True, fields)
-        # A finished parent goes on warm only with more epochs, which the user has yet to type.
-        self._can_warm = not (self._cold_only and parent.step == 0)
+        # A fault of one knob can be mended in the form: a finished parent goes on warm with more epochs.
+        self._can_warm = "" not in self._cold_only
         self._changes: dict[str, Any] = {}
         self._faults: dict[str, str] = {}
 
@@ -93,30 +122,43 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             box.border_title = Content(f"Clone-Modify run {run.id} {run.name}")
             if self._ascii:
                 box.styles.border = ("ascii", "ansi_cyan")
+            # All rows, the lines below them, the border, and room for a few faults before it has to scroll.
+            box.styles.max_height = len(self._fields) + 12
             with VerticalScroll(can_focus=False):
                 yield from self._row("name", Input(placeholder="made from the changes", id="name", compact=True))
                 for number, field in enumerate(self._fields):
-                    box_of = Input(
-                        _shown(self._before[field.name]),
-                        id=f"field-{number}",
-                        compact=True,
-                        suggester=SuggestFromList(field.choices, case_sensitive=False) if field.choices else None,
-                    )
-                    yield from self._row(short(field.name), box_of, number)
+                    yield from self._row(short(field.name), self._box(number, field), number)
                 if self._can_warm:
-                    label = f"warm start: take run {run.id}'s weights and go on from its step {run.step}"
-                    yield Checkbox(label, value=not self._cold_only, id="warm", compact=True)
+                    starts = {
+                        "warm": f"warm, from run {run.id}'s weights and on from its step {run.step}",
+                        "cold": "cold, from the base model and from the beginning",
+                    }
+                    first = "cold" if self._cold_only else "warm"
+                    yield from self._row("start", Pick(starts, first, id="start", ascii=self._ascii))
+                    for name, reason in self._cold_only.items():
+                        yield Static(f"to start warm: {short(name)} {reason}", classes="why", markup=False)
                 else:
-                    yield Static(f"cold only: {'; '.join(self._cold_only.values())}", markup=False)
-            yield Static("", id="whole", classes="fault", markup=False)
+                    yield Static(f"cold only: {self._cold_only['']}", markup=False)
+            yield Static("", id="whole", classes="fault foot", markup=False)
             yield Static("", id="diff", classes="foot", markup=False)
             yield Static("", id="help", classes="foot", markup=False)
-            keys = Text("^s launch  ^t launch and stop the parent  up/down field  esc cancel", style="bold")
-            yield Static(keys, classes="foot", markup=False)
+            keys = "^s launch  ^t launch, stop parent  up/down field  left/right choice  esc cancel"
+            yield Static(Text(keys, style="bold"), classes="foot", markup=False)
 
-    def _row(self, name: str, box: Input, number: int | None = None) -> ComposeResult:
+    def _box(self, number: int, field: Field) -> Input | Pick:
+        value, id = _shown(self._before[field.name]), f"field-{number}"
+        choices = ["true", "false"] if field.kind == "bool" else field.choices
+        if not choices:
+            return Input(value, id=id, compact=True)
+        # The parent may have a value that is no choice; it stays until another one is picked.
+        all_choices = [*choices, *(["none"] if field.optional else []), value]
+        return Pick({choice: choice for choice in all_choices}, value, id=id, ascii=self._ascii)
+
+    def _row(self, name: str, box: Input | Pick, number: int | None = None) -> ComposeResult:
         with Horizontal(classes="row"):
-            yield Static(name, classes="name", markup=False)
+            label = Static(name, classes="name", markup=False)
+            label.styles.width = self._indent
+            yield label
             yield box
             if number is not None:
                 yield Static("", id=f"was-{number}", classes="was", markup=False)
@@ -132,22 +174,32 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     def on_input_changed(self) -> None:
         self._check()
 
-    def on_checkbox_changed(self) -> None:
+    def on_select_changed(self) -> None:
         self._check()
+
+    def on_input_submitted(self) -> None:
+        self.focus_next()
 
     def on_descendant_focus(self) -> None:
         self._help()
 
     @property
     def _warm(self) -> bool:
-        return self._can_warm and self.query_one("#warm", Checkbox).value
+        return self._can_warm and self.query_one("#start", Pick).value == "warm"
+
+    def _typed(self, number: int) -> str:
+        box = self.query_one(f"#field-{number}")
+        assert isinstance(box, (Input, Pick))
+        return str(box.value).strip()
 
     def _check(self) -> None:
         """Read all fields, and show what is wrong and what would change."""
         self._changes, self._faults = {}, {}
         for number, field in enumerate(self._fields):
-            text = self.query_one(f"#field-{number}", Input).value
-            if text.strip() == _shown(self._before[field.name]):
+            was = _shown(self._before[field.name])
+            text = self._typed(number)
+            self.query_one(f"#was-{number}", Static).update(f" was {was}" if text != was else "")
+            if text == was:
                 continue
             try:
                 value = parse(field, text)
@@ -156,21 +208,22 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
                 continue
             if value != self._before[field.name]:
                 self._changes[field.name] = value
-        if not self._faults:
+        if not self._faults and not self._empty:
             self._faults = clone_faults(self._origin, self._changes, self._warm, self._described)
         for number, field in enumerate(self._fields):
             self._show(f"#fault-{number}", self._faults.get(field.name, ""))
-            changed = field.name in self._changes
-            self.query_one(f"#was-{number}", Static).update(
-                f" was {_shown(self._before[field.name])}" if changed else ""
-            )
         known = {field.name for field in self._fields}
         self._show("#whole", "; ".join(f"{n} {why}".strip() for n, why in self._faults.items() if n not in known))
         self.query_one("#diff", Static).update(self._diff())
 
+    @property
+    def _empty(self) -> bool:
+        """Such a clone would repeat the run: refused, but no fault of what was typed."""
+        return not (self._changes or self._faults or self._warm)
+
     def _show(self, selector: str, text: str) -> None:
         widget = self.query_one(selector, Static)
-        widget.update(text)
+        widget.update(f"! {text}" if text else "")
         widget.display = bool(text)
 
     def _diff(self) -> Text:
@@ -179,23 +232,31 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             f"{short(name)} {_shown(self._before[name])} {arrow} {_shown(value)}"
             for name, value in self._changes.items()
         ]
-        start = f"warm from step {self._origin.step}" if self._warm else "cold, from the beginning"
-        return Text(f"against run {self._origin.id}: {', '.join(parts) or 'nothing changed'}; {start}", style="cyan")
+        start = f"warm from step {self._origin.step}" if self._warm else "cold from the beginning"
+        changes = f"changes vs {self._origin.id}: {', '.join(parts)}" if parts else "nothing changed yet"
+        text = Text(f"{changes}, {start}", style="cyan")
+        if number := len(self._faults):
+            text.append(f"  ({number} error{'s' if number > 1 else ''})", "bold red")
+        return text
 
     def _help(self) -> None:
         number = (self.focused.id or "").removeprefix("field-") if self.focused else ""
         text = ""
         if number.isdecimal():
             field = self._fields[int(number)]
-            text = f"{field.name}: " + (", ".join(field.choices) if field.choices else field.help.split(". ")[0])
-        self.query_one("#help", Static).update(Text(text[:240], style="dim"))
+            text = f"{field.name}: {' '.join(field.help.split()).split('. ')[0]}"
+        room = 2 * (min(90, self.size.width) - 6)
+        self.query_one("#help", Static).update(Text(textwrap.shorten(text, room, placeholder=" ..."), style="dim"))
 
     # ------------------------------------------------------------ keys
 
     def action_launch(self, stop_parent: bool) -> None:
-        if self._faults:
-            faulty = next((n for n, field in enumerate(self._fields) if field.name in self._faults), 0)
-            self.query_one(f"#field-{faulty}").focus()
+        if self._empty:
+            self._show("#whole", f"change something{', or start warm' if self._can_warm else ''}")
+        if self._empty or self._faults:
+            faulty = (n for n, field in enumerate(self._fields) if field.name in self._faults)
+            if (first := next(faulty, None)) is not None:
+                self.query_one(f"#field-{first}").focus()
             self.app.bell()
             return
         name = self.query_one("#name", Input).value.strip() or None
@@ -206,19 +267,20 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
 
 
 def _shown(value: Any) -> str:
-    """A value as one types it."""
+    """A value as one types it, without the loss of a digit: it is read back where the field is left as it is."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return min(f"{value:g}", f"{value:.10g}".rstrip("."), _scientific(value), key=len)
+    if isinstance(value, float) and math.isfinite(value):
+        forms = (f"{value:g}", f"{value:.0e}", f"{value:.1e}", f"{value:.2e}", repr(value))
+        return min((_tidy(form) for form in forms if float(form) == value), key=len)
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value)
 
 
-def _scientific(value: float) -> str:
-    mantissa, exponent = f"{value:e}".split("e")
-    text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return text if float(text) == value else repr(value)
+def _tidy(number: str) -> str:
+    """ "2e-04" -> "2e-4"."""
+    mantissa, e, exponent = number.partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else number

@@ -7,7 +7,8 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
@@ -17,7 +18,8 @@ class ConfirmScreen(ModalScreen[bool]):
 
     DEFAULT_CSS = """
     ConfirmScreen { align: center middle; }
-    ConfirmScreen > Vertical { width: 66; max-width: 96%; height: auto; border: round ansi_yellow; padding: 0 1; }
+    ConfirmScreen > Vertical { width: 66; max-width: 100%; height: auto; border: round ansi_yellow; padding: 0 1; }
+    ConfirmScreen VerticalScroll { height: auto; max-height: 12; }
     ConfirmScreen Static { margin-bottom: 1; }
     ConfirmScreen Horizontal { height: 1; align-horizontal: right; }
     ConfirmScreen Button { margin-left: 2; }
@@ -26,7 +28,8 @@ class ConfirmScreen(ModalScreen[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)"),
         Binding("n,escape", "answer(False)"),
-        Binding("left,right", "app.focus_next"),
+        Binding("left,up", "app.focus_previous"),
+        Binding("right,down", "app.focus_next"),
     ]
 
     def __init__(self, title: str, consequence: str, yes: str = "Delete", *, ascii: bool = False) -> None:
@@ -40,11 +43,12 @@ class ConfirmScreen(ModalScreen[bool]):
         with Vertical() as box:
             if self._ascii:
                 box.styles.border = ("ascii", "ansi_yellow")
-            yield Static(Text(self._title, style="bold"), markup=False)
-            yield Static(self._consequence, markup=False)
+            with VerticalScroll(can_focus=False):
+                yield Static(Text(self._title, style="bold"), markup=False)
+                yield Static(self._consequence, markup=False)
             with Horizontal():
                 yield Button("n  Cancel", id="no", compact=True)
-                yield Button(f"y  {self._yes}", id="yes", compact=True)
+                yield Button(Content(f"y  {self._yes}"), id="yes", compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#no").focus()

@@ -14,10 +14,11 @@ class HelpScreen(Page):
 
     def __init__(self, groups: Groups, *, ascii: bool = False) -> None:
         text = Text()
+        width = max([len(key) for _, actions in groups for key, _, _ in actions] + [0])
         for title, actions in groups:
             text.append(f"{title}\n", "bold")
             for key, what, reason in actions:
-                text.append(f"  {key:<8}", "bold cyan")
+                text.append(f"  {key:<{width}}  ", "bold cyan")
                 text.append(what)
                 text.append(f"  (not now: {reason})\n" if reason else "\n", "yellow")
             text.append("\n")
