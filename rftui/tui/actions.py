@@ -28,8 +28,8 @@ class Action:
 ACTIONS = (
     Action("op('stop')", "s", "s", "Stop the run at its next step", "Runs", "Stop", "stop", True),
     Action("op('resume')", "r", "r", "Resume a stopped run from its exact step", "Runs", "Resume", "resume", True),
-    Action("clone", "c", "c", "Clone-Modify: a new run with changed knobs", "Runs", "Clone", "clone", True),
-    Action("delete", "d", "d", "Delete the run, after a question", "Runs", "Delete", "delete", True),
+    Action("op('clone')", "c", "c", "Clone-Modify: a new run with changed knobs", "Runs", "Clone", "clone", True),
+    Action("op('delete')", "d", "d", "Delete the run, after a question", "Runs", "Delete", "delete", True),
     Action("mark", "space", "space", "Mark the run; ops and the plot take the marked runs", "Runs", "Mark"),
     Action("clear", "escape", "esc", "Clear the marks and the filter", "Runs"),
     Action("detail", "enter", "enter", "Everything about the run, and its log", "Runs", "Open"),

@@ -6,6 +6,7 @@ Curves are bounded: a viewer that stays attached for a week holds at most `POINT
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 
 from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
@@ -29,9 +30,18 @@ class Change:
     experiment: bool = False
     layout: bool = False
 
+    def merge(self, other: Change) -> None:
+        self.runs |= other.runs
+        self.curves |= other.curves
+        for part in ("events", "devices", "experiment", "layout"):
+            setattr(self, part, getattr(self, part) or getattr(other, part))
+
 
 class Board:
-    """Runs are shown by id, clones under their parents; `shown` names them in the order of the rows."""
+    """Runs are shown by id, clones under their parents; `shown` names them in the order of the rows.
+
+    `asked`: run -> (what it is doing, the state it was in then) for an op whose effect has not been seen yet.
+    """
 
     def __init__(self) -> None:
         self.experiment: ExperimentInfo | None = None
@@ -41,6 +51,7 @@ class Board:
         self.devices: dict[str, Device] = {}
         self.schema: dict[str, list[Field]] = {}
         self.marked: set[int] = set()
+        self.asked: dict[int, tuple[str, str]] = {}
         self.filter = ""
         self.sort: str | None = None
         self.shown: list[int] = []
@@ -57,6 +68,8 @@ class Board:
         self.events = snapshot.events
         self.devices = {device.name: device for device in snapshot.devices}
         self.schema = snapshot.schema
+        for run in snapshot.runs:
+            self._settle(run)
         self._arrange()
         return Change(set(self.runs), set(self.runs), True, True, True, True)
 
@@ -66,6 +79,7 @@ class Board:
         before = {number: (run.state == DELETED, run.knobs) for number, run in self.runs.items()}
         for run in update.runs:
             self.runs[run.id] = run
+            self._settle(run)
             change.runs.add(run.id)
         for number, step in update.rewound.items():
             for metric, points in self.curves.get(number, {}).items():
@@ -84,7 +98,7 @@ class Board:
             self.experiment, change.experiment = update.experiment, True
         self.schema = update.schema or self.schema
         after = {number: (run.state == DELETED, run.knobs) for number, run in self.runs.items()}
-        if before != after or self.sort:
+        if before != after or self.sort or self.filter:
             change.layout = self._arrange()
         return change
 
@@ -124,10 +138,20 @@ class Board:
     def active(self) -> int:
         return sum(run.active for run in self.runs.values())
 
+    @property
+    def alive(self) -> list[Run]:
+        """The runs that are not deleted."""
+        return [run for run in self.runs.values() if run.state != DELETED]
+
+    def _settle(self, run: Run) -> None:
+        """An op that was asked for has been seen to work."""
+        if self.asked.get(run.id, ("", run.state))[1] != run.state:
+            del self.asked[run.id]
+
     def _arrange(self) -> bool:
         """Order the rows anew; whether anything about them changed."""
         before = (self.shown, self.knobs)
-        alive = {number: run for number, run in self.runs.items() if run.state != DELETED}
+        alive = {run.id: run for run in self.alive}
         self.marked &= set(alive)
         self.depth = {}
         if self.sort:
@@ -174,8 +198,13 @@ def number(value: object) -> str:
             return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
         return f"{value:.4g}"
     if isinstance(value, list):
-        return ",".join(str(item).removesuffix("_proj") for item in value)
-    return str(value)
+        return ",".join(clean(item).removesuffix("_proj") for item in value)
+    return clean(value)
+
+
+def clean(text: object) -> str:
+    """One line without the control characters that a name or an error may hold and a terminal would obey."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", str(text))
 
 
 def duration(seconds: float | None) -> str:
@@ -186,3 +215,15 @@ def duration(seconds: float | None) -> str:
     if minutes < 1:
         return f"{rest}s"
     return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m"
+
+
+def summary(board: Board) -> list[str]:
+    """How the runs stand, for the terminal that the viewer leaves behind."""
+    runs = [board.runs[run] for run in board.shown]
+    width = max([len(clean(run.name)) for run in runs] + [4])
+    lines = [
+        f"{run.id:>4}  {clean(run.name):<{width}}  {run.state:<8}  {run.chunk}/{run.chunks}  "
+        f"loss {number(run.metrics.get('loss'))}  eval {number(run.metrics.get('eval_loss'))}"
+        for run in runs
+    ]
+    return lines + ([f"rftui open {board.experiment.name} opens it again"] if board.experiment else [])

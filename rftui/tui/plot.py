@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from rich.cells import set_cell_size
 from rich.text import Text
 
 Curve = Sequence[tuple[int, float]]
@@ -49,19 +50,14 @@ def plot(curves: Mapping[int, Curve], labels: dict[int, str], width: int, height
     if not series or width < 20 or height < 5:
         return Text("no points yet" if not series else "", style="dim")
     low, high = _range([value for curve in series.values() for _, value in curve])
-    drawn = _draw(series, low, high, width, height, ascii)
-    names = max(0, min(24, width // 3))
-    for row, run in enumerate(series):
-        if row >= len(drawn) - 2 or names < 8:
-            break
-        last = series[run][-1][1]
-        off = ("^" if ascii else "↑") + "off" if last > high else ""
-        value = off or f"{last:.4g}"
-        label = f" {labels[run][: names - len(value) - 1]} {value}"
-        line = drawn[row]
-        line.truncate(width - len(label))
-        line.pad_right(max(0, width - len(label) - line.cell_len))
-        line.append(label, style=colour(run))
+    names = min(28, width // 3)
+    drawn = _draw(series, low, high, width - names, height, ascii)
+    for line, (run, curve) in zip(drawn, series.items(), strict=False):
+        last = curve[-1][1]
+        value = ("^" if ascii else "↑") + "off" if last > high else f"{last:.4g}"
+        label = set_cell_size(labels[run], names - len(value) - 2).rstrip()
+        line.truncate(width - names, pad=True)
+        line.append(f" {label} {value}", style=colour(run))
     return Text("\n").join(drawn)
 
 

@@ -67,6 +67,10 @@ class Eyes:
         self.until(lambda: command.id in self.replies)
         return self.replies[command.id]
 
+    def finish(self):
+        """Say so; the scheduler may end before its answer can be read."""
+        self.viewer.send(Command("finish", "finish"))
+
     def state(self, run, *states):
         self.until(lambda: self.runs[run].state in states)
         return self.runs[run]
@@ -130,6 +134,7 @@ def play(experiment, world):
         plays.append(play)
         return play
 
+    start.plays = plays
     yield start
     world.let_go()
     for play in plays:

@@ -31,8 +31,12 @@ class World:
         self.holds, self.deaths, self.failures = {}, defaultdict(int), {}
         self.check_faults, self.check_notices, self.check_deaths = [], [], 0
         self.early_deaths = 0
-        self.save_chunks = False
-        self.schema = {"SFT": [messages.Field("training_args.learning_rate", "float", 1e-4)]}
+        self.save_chunks, self.ignored = False, ()
+        rate, token = (
+            messages.Field("training_args.learning_rate", "float"),
+            messages.Field("model_kwargs.token", "text"),
+        )
+        self.schema = {"SFT": [rate, token]}
         self.asked, self.trained, self.started = [], [], []
         self.pids, self.workers = count(1000), {}
 
@@ -42,6 +46,14 @@ class World:
     def let_go(self):
         for hold in self.holds.values():
             hold.go.set()
+
+    def came(self, worker):
+        """Wait until a task has come to a worker that is held."""
+        for _ in range(2000):
+            if not self.workers[worker].tasks.empty():
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError(f"nothing was asked of {worker}")
 
     def turns(self, run):
         return [task for task in self.asked if isinstance(task, messages.Turn) and task.run.id == run]
@@ -92,6 +104,8 @@ class FakeWorker(threading.Thread):
                 if task is None:
                     raise Died
                 self.world.asked.append(task)
+                if isinstance(task, self.world.ignored):
+                    continue
                 if isinstance(task, messages.Quit):
                     for run in list(self.steps):
                         self.free(run, task.save)

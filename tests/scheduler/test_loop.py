@@ -84,7 +84,7 @@ def idle(play, eyes, world):
 
 def test_an_idle_scheduler_ends_on_finish(idle):
     scheduler, seen = idle
-    assert seen.ask("finish").ok
+    seen.finish()
     assert scheduler.end() == 0
 
 
@@ -122,7 +122,8 @@ def test_runs_of_a_dead_worker_go_back_to_their_checkpoints(play, kept, eyes, wo
     seen = eyes()
     hold.go.set()
     seen.until(lambda: seen.experiment.state == "idle")
-    assert seen.ask("finish").ok and scheduler.end() == 0
+    seen.finish()
+    assert scheduler.end() == 0
     assert {run.state for run in kept().runs()} == {DONE}
     assert {1: 2} in [{1: rewound[1]} for rewound in seen.rewound if 1 in rewound]
     assert seen.told("run 1 goes back from step 3 to step 2") and seen.told("worker cpu died")
@@ -209,7 +210,7 @@ def test_a_clone_that_was_never_pinned_has_failed_and_one_that_was_goes_on(play,
     assert (three.state, three.start_step, three.start_epoch, three.start_row) == (DONE, 4, 2.0, 40)
 
 
-def on_main_thread(experiment, hold, numbers):
+def on_main_thread(experiment, world, hold, numbers):
     """`loop.run` here, while a thread sends this process the signals once `hold` is reached."""
 
     def send():
@@ -217,6 +218,7 @@ def on_main_thread(experiment, hold, numbers):
         for number in numbers:
             os.kill(os.getpid(), number)
         if len(numbers) == 1:
+            world.came("cpu")
             hold.go.set()
 
     sender = threading.Thread(target=send)
@@ -230,7 +232,7 @@ def on_main_thread(experiment, hold, numbers):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_ends_it_resumably_at_the_next_step(experiment, kept, world, number):
     before = signal.getsignal(number)
-    assert on_main_thread(experiment, world.hold(1, 2), [number]) == 130
+    assert on_main_thread(experiment, world, world.hold(1, 2), [number]) == 130
     assert signal.getsignal(number) == before
     assert messages.Quit(save=True) in world.asked and world.trained == [(1, 1)]
     run = kept().run(1)
@@ -238,26 +240,34 @@ def test_the_first_signal_ends_it_resumably_at_the_next_step(experiment, kept, w
 
 
 def test_the_second_signal_ends_it_at_once(experiment, kept, world):
-    assert on_main_thread(experiment, world.hold(1, 2), [signal.SIGINT, signal.SIGTERM]) == 130
+    assert on_main_thread(experiment, world, world.hold(1, 2), [signal.SIGINT, signal.SIGTERM]) == 130
     assert kept().run(1).state == WAITING and kept().run(1).checkpoint is None
 
 
 def test_a_run_that_waits_behind_another_moves_to_an_idle_worker(play, kept, eyes, world, monkeypatch):
     monkeypatch.setattr(turns, "_LONG", 0.0)
-    slow, other = world.hold(2, 1), world.hold(1, 3)
+    first, slow, other, next_step, moved = (world.hold(*at) for at in ((1, 1), (2, 1), (1, 3), (1, 4), (3, 3)))
     scheduler = play(devices="cpu:2", viewer=True)
     slow.wait()
-    other.wait()  # by now worker cpu0 holds runs 1 and 3, and cpu1 is in its first turn yet
+    first.wait()
     seen = eyes()
+    here, there = seen.runs[1].device, seen.runs[2].device
+    first.go.set()
+    other.wait()  # by now runs 1 and 3 are here, and the worker there is still in its first turn
     slow.go.set()
-    seen.until(lambda: not world.workers["cpu0"].tasks.empty())
+    world.came(here)
     other.go.set()
+    moved.wait()
+    assert seen.state(3, RUNNING).device == there
+    next_step.go.set()
+    moved.go.set()
     seen.until(lambda: seen.experiment.state == "idle")
     assert messages.Halt(3, save=True) in world.asked
     assert world.turns(3)[1].resume.endswith("step-2")
-    assert [turn["device"] for turn in kept().turns() if turn["run"] == 3][:2] == ["cpu0", "cpu1"]
+    assert [turn["device"] for turn in kept().turns() if turn["run"] == 3][:2] == [here, there]
     assert sorted(world.trained) == sorted((run, step) for run in (1, 2, 3) for step in range(1, 7))
-    assert seen.ask("finish").ok and scheduler.end() == 0
+    seen.finish()
+    assert scheduler.end() == 0
 
 
 def test_the_time_left_counts_the_longest_run_and_the_workers(play, eyes, world):

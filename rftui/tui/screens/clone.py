@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input, Select, Static
 
 from rftui.automl.validate import clone_faults, parse
@@ -50,6 +51,7 @@ class Pick(Select[str], inherit_bindings=False):
 
     DEFAULT_CSS = """
     Pick { width: 1fr; height: 1; }
+    Pick > SelectCurrent.-has-value Static#label { color: ansi_default; }
     Pick:focus #label { text-style: reverse; }
     Pick.-ascii .arrow { display: none; }
     Pick.-ascii > SelectOverlay { border: ascii ansi_cyan; }
@@ -77,7 +79,8 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     DEFAULT_CSS = """
     CloneScreen { align: center middle; }
     CloneScreen > Vertical { width: 90; max-width: 100%; height: 100%; border: round ansi_cyan; padding: 0 1; }
-    CloneScreen VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }
+    CloneScreen #rows { height: 1fr; overflow-y: auto; scrollbar-size-vertical: 1; }
+    CloneScreen .knob { height: auto; }
     CloneScreen .row { height: 1; }
     CloneScreen .name { height: 1; padding-right: 2; text-wrap: nowrap; text-overflow: ellipsis; }
     CloneScreen .was { width: auto; max-width: 40%; height: 1; color: ansi_yellow; text-wrap: nowrap;
@@ -124,10 +127,11 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
                 box.styles.border = ("ascii", "ansi_cyan")
             # All rows, the lines below them, the border, and room for a few faults before it has to scroll.
             box.styles.max_height = len(self._fields) + 12
-            with VerticalScroll(can_focus=False):
+            # Not a VerticalScroll, whose own up and down would scroll where they should move between the fields.
+            with Vertical(id="rows"):
                 yield from self._row("name", Input(placeholder="made from the changes", id="name", compact=True))
                 for number, field in enumerate(self._fields):
-                    yield from self._row(short(field.name), self._box(number, field), number)
+                    yield from self._knob(number, field)
                 if self._can_warm:
                     starts = {
                         "warm": f"warm, from run {run.id}'s weights and on from its step {run.step}",
@@ -142,28 +146,30 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             yield Static("", id="whole", classes="fault foot", markup=False)
             yield Static("", id="diff", classes="foot", markup=False)
             yield Static("", id="help", classes="foot", markup=False)
-            keys = "^s launch  ^t launch, stop parent  up/down field  left/right choice  esc cancel"
+            keys = f"^s launch  ^t launch, stop {run.id}  up/down field  left/right choice  esc cancel"
             yield Static(Text(keys, style="bold"), classes="foot", markup=False)
 
     def _box(self, number: int, field: Field) -> Input | Pick:
-        value, id = _shown(self._before[field.name]), f"field-{number}"
+        value, name = shown(self._before[field.name]), f"field-{number}"
         choices = ["true", "false"] if field.kind == "bool" else field.choices
         if not choices:
-            return Input(value, id=id, compact=True)
+            return Input(value, id=name, compact=True)
         # The parent may have a value that is no choice; it stays until another one is picked.
         all_choices = [*choices, *(["none"] if field.optional else []), value]
-        return Pick({choice: choice for choice in all_choices}, value, id=id, ascii=self._ascii)
+        return Pick({choice: choice for choice in all_choices}, value, id=name, ascii=self._ascii)
 
-    def _row(self, name: str, box: Input | Pick, number: int | None = None) -> ComposeResult:
+    def _knob(self, number: int, field: Field) -> ComposeResult:
+        with Vertical(id=f"knob-{number}", classes="knob"):
+            was = Static("", id=f"was-{number}", classes="was", markup=False)
+            yield from self._row(short(field.name), self._box(number, field), was)
+            yield Static("", id=f"fault-{number}", classes="fault", markup=False)
+
+    def _row(self, name: str, *boxes: Widget) -> ComposeResult:
         with Horizontal(classes="row"):
             label = Static(name, classes="name", markup=False)
             label.styles.width = self._indent
             yield label
-            yield box
-            if number is not None:
-                yield Static("", id=f"was-{number}", classes="was", markup=False)
-        if number is not None:
-            yield Static("", id=f"fault-{number}", classes="fault", markup=False)
+            yield from boxes
 
     def on_mount(self) -> None:
         self.query_one("#field-0" if self._fields else "#name").focus()
@@ -196,7 +202,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         """Read all fields, and show what is wrong and what would change."""
         self._changes, self._faults = {}, {}
         for number, field in enumerate(self._fields):
-            was = _shown(self._before[field.name])
+            was = shown(self._before[field.name])
             text = self._typed(number)
             self.query_one(f"#was-{number}", Static).update(f" was {was}" if text != was else "")
             if text == was:
@@ -215,6 +221,18 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         known = {field.name for field in self._fields}
         self._show("#whole", "; ".join(f"{n} {why}".strip() for n, why in self._faults.items() if n not in known))
         self.query_one("#diff", Static).update(self._diff())
+        self._reveal(self._focused_field)
+
+    def _reveal(self, number: int | None) -> None:
+        """Scroll to a field with its fault, which may stand below the edge."""
+        if number is not None and self._fields[number].name in self._faults:
+            self.call_after_refresh(self.query_one(f"#knob-{number}").scroll_visible, animate=False)
+
+    @property
+    def _focused_field(self) -> int | None:
+        """The field with the focus, or whose choices are open."""
+        names = [node.id or "" for node in self.focused.ancestors_with_self] if self.focused else []
+        return next((int(name.removeprefix("field-")) for name in names if name.startswith("field-")), None)
 
     @property
     def _empty(self) -> bool:
@@ -229,7 +247,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     def _diff(self) -> Text:
         arrow = "->" if self._ascii else "→"
         parts = [
-            f"{short(name)} {_shown(self._before[name])} {arrow} {_shown(value)}"
+            f"{short(name)} {shown(self._before[name])} {arrow} {shown(value)}"
             for name, value in self._changes.items()
         ]
         start = f"warm from step {self._origin.step}" if self._warm else "cold from the beginning"
@@ -240,10 +258,9 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         return text
 
     def _help(self) -> None:
-        number = (self.focused.id or "").removeprefix("field-") if self.focused else ""
         text = ""
-        if number.isdecimal():
-            field = self._fields[int(number)]
+        if (number := self._focused_field) is not None:
+            field = self._fields[number]
             text = f"{field.name}: {' '.join(field.help.split()).split('. ')[0]}"
         room = 2 * (min(90, self.size.width) - 6)
         self.query_one("#help", Static).update(Text(textwrap.shorten(text, room, placeholder=" ..."), style="dim"))
@@ -257,6 +274,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             faulty = (n for n, field in enumerate(self._fields) if field.name in self._faults)
             if (first := next(faulty, None)) is not None:
                 self.query_one(f"#field-{first}").focus()
+                self._reveal(first)
             self.app.bell()
             return
         name = self.query_one("#name", Input).value.strip() or None
@@ -266,7 +284,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         self.dismiss(None)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value as one types it, without the loss of a digit: it is read back where the field is left as it is."""
     if value is None:
         return "none"

@@ -19,10 +19,10 @@ class ConfirmScreen(ModalScreen[bool]):
     DEFAULT_CSS = """
     ConfirmScreen { align: center middle; }
     ConfirmScreen > Vertical { width: 66; max-width: 100%; height: auto; border: round ansi_yellow; padding: 0 1; }
-    ConfirmScreen VerticalScroll { height: auto; max-height: 12; }
+    ConfirmScreen VerticalScroll { height: auto; }
     ConfirmScreen Static { margin-bottom: 1; }
     ConfirmScreen Horizontal { height: 1; align-horizontal: right; }
-    ConfirmScreen Button { margin-left: 2; }
+    ConfirmScreen Button { margin-left: 2; min-width: 0; }
     ConfirmScreen Button:focus { text-style: reverse bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -30,6 +30,8 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("n,escape", "answer(False)"),
         Binding("left,up", "app.focus_previous"),
         Binding("right,down", "app.focus_next"),
+        Binding("pageup", "scroll(-1)"),
+        Binding("pagedown", "scroll(1)"),
     ]
 
     def __init__(self, title: str, consequence: str, yes: str = "Delete", *, ascii: bool = False) -> None:
@@ -53,8 +55,16 @@ class ConfirmScreen(ModalScreen[bool]):
     def on_mount(self) -> None:
         self.query_one("#no").focus()
 
+    def on_resize(self) -> None:
+        # In cells: a share of the screen would not count in the height of the box around it.
+        self.query_one(VerticalScroll).styles.max_height = max(2, self.size.height - 6)
+
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
+
+    def action_scroll(self, pages: int) -> None:
+        text = self.query_one(VerticalScroll)
+        text.scroll_relative(y=pages * text.size.height, animate=False)
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)

@@ -27,6 +27,8 @@ class Page(ModalScreen[None]):
         Binding("k,up", "scroll(-1)"),
         Binding("ctrl+d,pagedown,space", "scroll(10)"),
         Binding("ctrl+u,pageup", "scroll(-10)"),
+        Binding("g,home", "scroll(-100_000)"),
+        Binding("G,end", "scroll(100_000)"),
     ]
 
     def __init__(self, title: str, text: Text, *, ascii: bool = False) -> None:
@@ -38,7 +40,7 @@ class Page(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
             scroll.border_title = Content(self._heading)
-            scroll.border_subtitle = "esc closes"
+            scroll.border_subtitle = "j k scroll  esc closes"
             if self._ascii:
                 scroll.styles.border = ("ascii", "ansi_cyan")
             yield self._body

@@ -7,6 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -16,7 +17,8 @@ class QuitScreen(ModalScreen[str | None]):
 
     DEFAULT_CSS = """
     QuitScreen { align: center middle; }
-    QuitScreen > Static { width: 66; max-width: 96%; height: auto; border: round ansi_yellow; padding: 0 1; }
+    QuitScreen > VerticalScroll { width: 76; max-width: 100%; height: auto; max-height: 100%;
+        border: round ansi_yellow; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "answer('leave')"),
@@ -35,16 +37,17 @@ class QuitScreen(ModalScreen[str | None]):
         lines = Text.assemble(
             (f"{runs} not done. Leave?\n\n", "bold"),
             ("l    ", "bold"),
-            f"leave: they go on training; `rftui open {self._experiment}` shows them again\n",
+            "leave: they train on, and this shows them again:\n",
+            f"     rftui open {self._experiment}\n",
             ("s    ", "bold"),
-            "stop each at its next step, keep its checkpoint, and quit\n",
+            "stop each at its next step, save it, and quit\n",
             ("esc  ", "bold"),
             "stay",
         )
-        box = Static(lines, markup=False)
-        if self._ascii:
-            box.styles.border = ("ascii", "ansi_yellow")
-        yield box
+        with VerticalScroll() as box:
+            if self._ascii:
+                box.styles.border = ("ascii", "ansi_yellow")
+            yield Static(lines, markup=False)
 
     def action_answer(self, answer: str) -> None:
         self.dismiss(answer or None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from rich.console import OverflowMethod
 from rich.text import Text
+from textual.geometry import Size
 from textual.widgets import Static
 
 from rftui.messages import Device
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.tui.actions import ACTIONS, refusal
-from rftui.tui.board import Board, duration
+from rftui.tui.board import Board, clean, duration
 
 
 class Line(Static):
@@ -16,12 +18,13 @@ class Line(Static):
 
     DEFAULT_CSS = "Line { height: 1; width: 1fr; }"
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, *, ascii: bool) -> None:
         super().__init__("", id=id, markup=False)
+        self._cut: OverflowMethod = "crop" if ascii else "ellipsis"
         self._shown: Text | None = None
 
     def show(self, text: Text) -> None:
-        text.no_wrap, text.overflow = True, "ellipsis"
+        text.no_wrap, text.overflow = True, self._cut
         if text != self._shown:
             self._shown = text
             self.update(text)
@@ -30,7 +33,7 @@ class Line(Static):
 def status(board: Board, title: str, width: int, *, ascii: bool) -> Text:
     """What the experiment does, its counts, progress, ETA and speed; the rarer parts go where there is room."""
     info = board.experiment
-    name = info.name if info else title
+    name = clean(info.name if info else title)
     text = Text(f" rftui  {name}  ", style="bold reverse")
     if info is None:
         return text
@@ -74,15 +77,24 @@ def _device(device: Device, ascii: bool) -> str:
     return " ".join(parts)
 
 
-def footer(run: Run | None, width: int, *, readonly: bool) -> Text:
-    """The keys; one that is refused for the run under the cursor is struck out and dim."""
+_SPARE = ("Metric", "Mark", "Open", "Filter", "Help", "Quit")
+
+
+def footer(run: Run | None, size: Size, *, readonly: bool) -> Text:
+    """The keys; one that is refused for the run under the cursor is struck out and dim.
+
+    Where there is no room for all, those go that are found in the help just as well.
+    """
+    if size.height < 10 or size.width < 40:
+        return Text(" needs 40x10, q quits")
+    shown = {action.label: action for action in ACTIONS if action.label}
+    for label in _SPARE:
+        if sum(len(action.shown) + len(action.label) + 3 for action in shown.values()) <= size.width:
+            break
+        del shown[label]
     text = Text(" ")
-    for action in ACTIONS:
-        if action.label:
-            refused = refusal(action, run, readonly=readonly)
-            item = f"{action.shown} {action.label}"
-            if text.cell_len + len(item) + 1 > width:
-                continue
-            text.append(item, style="dim strike" if refused else "bold")
-            text.append("  ")
+    for action in shown.values():
+        refused = refusal(action, run, readonly=readonly)
+        text.append(action.shown, style="dim strike" if refused else "bold cyan")
+        text.append(f" {action.label}  ", style="dim strike" if refused else "")
     return text

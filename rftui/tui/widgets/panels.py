@@ -6,14 +6,25 @@ import time
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 
 from rftui.messages import Event
-from rftui.tui.board import Board
+from rftui.tui.board import Board, clean
 from rftui.tui.plot import plot
 
+TALL = 34
 _LEVELS = {"error": "bold red", "notice": "yellow"}
+
+
+class Lower(Horizontal):
+    """What is below the table."""
+
+    def share_room(self, rows: int, height: int) -> None:
+        """On a tall screen these panels get what the table's rows leave."""
+        free = height - rows - 9  # the table's frame and titles, the other lines, and two rows to spare
+        self.styles.height = max(height * 2 // 5, free) if height >= TALL else None
 
 
 class PlotPanel(Static):
@@ -34,8 +45,8 @@ class PlotPanel(Static):
         if key == self._drawn or not self.display:
             return
         self._drawn = key
-        self.border_title = f"2 {metric}"
-        labels = {run: f"{run} {self._board.runs[run].name}" for run in runs}
+        self.border_title = Content(f"2 {clean(metric)}")
+        labels = {run: f"{run} {clean(self._board.runs[run].name)}" for run in runs}
         self.update(plot(curves, labels, size.width, size.height, ascii=self._ascii))
 
 
@@ -54,5 +65,5 @@ class EventLog(VerticalScroll):
         lines = []
         for event in reversed(events[-100:]):
             clock = time.strftime("%H:%M:%S ", time.localtime(event.time))
-            lines.append(Text.assemble((clock, "dim"), (event.text, _LEVELS.get(event.level, ""))))
+            lines.append(Text.assemble((clock, "dim"), (clean(event.text), _LEVELS.get(event.level, ""))))
         self._text.update(Text("\n").join(lines))

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run, short
-from rftui.tui.board import Board, number
+from rftui.tui.board import Board, clean, duration, number
 from rftui.tui.plot import colour, sparkline
 
 STATES = {
@@ -53,7 +54,6 @@ class RunTable(ScrollView, can_focus=True):
         self.board = board
         self.cursor: int | None = None
         self.metric = "loss"
-        self.pending: dict[int, str] = {}
         self._ascii = ascii
         self._columns: list[_Column] = []
         self._strips: dict[int, Strip] = {}
@@ -69,6 +69,7 @@ class RunTable(ScrollView, can_focus=True):
         self._strips.clear()
         self._columns = self._fitting_columns()
         self.virtual_size = Size(self.size.width, len(shown) + 1)
+        self.show_titles()
         self._show_cursor()
         self.refresh()
 
@@ -80,6 +81,15 @@ class RunTable(ScrollView, can_focus=True):
                 y = row + 1 - round(self.scroll_offset.y)
                 if 1 <= y < self.size.height:
                     self.refresh(Region(0, y, self.size.width, 1))
+
+    def show_titles(self) -> None:
+        """Above the table how many runs there are; below it which of them are shown, and how."""
+        board, shown, alive = self.board, len(self.board.shown), len(self.board.alive)
+        self.border_title = Content(f"1 runs {shown}{f' of {alive}' if shown < alive else ''}")
+        parts = [f"filter {clean(board.filter)}"] if board.filter else []
+        parts += [f"by {board.sort}"] if board.sort else []
+        parts += [f"{len(board.marked)} marked"] if board.marked else []
+        self.border_subtitle = Content("  ".join(parts))
 
     def move(self, rows: int) -> None:
         shown = self.board.shown
@@ -144,9 +154,9 @@ class RunTable(ScrollView, can_focus=True):
         return " " if self.size.width < 100 else "  "
 
     def _fitting_columns(self) -> list[_Column]:
-        """As many columns as fit, in the order of what one wants to know first."""
+        """As many columns as fit, in the order of what one wants to know first; the trend gets what is left over."""
         width, runs = self.size.width - 2, [self.board.runs[run] for run in self.board.shown]
-        wide, gap = width >= WIDE, len(self._gap)
+        wide, gap = self.size.width >= WIDE, len(self._gap)
         names = max([cell_len(self._cell_name(run)) for run in runs] + [8])
         columns = [
             _Column("#", 3, lambda run: str(run.id), style=lambda run: colour(run.id)),
@@ -154,29 +164,35 @@ class RunTable(ScrollView, can_focus=True):
             _Column("STATE", 10, self._cell_state, right=False, style=self._cell_state_style),
             _Column("CHUNK", 6, lambda run: f"{run.chunk}/{run.chunks or '-'}"),
         ]
-        optional = [
+        step = _Column("STEP", 11, lambda run: f"{run.step}/{run.total_steps or '-'}")
+        values = [
             _Column("LOSS", 7, lambda run: number(run.metrics.get("loss"))),
             _Column("EVAL", 6, lambda run: number(run.metrics.get("eval_loss"))),
-            _Column("TREND", 20 if wide else 8, self._cell_trend, right=False, style=lambda run: colour(run.id)),
         ]
         if self.metric not in ("loss", "eval_loss"):
-            optional.insert(0, _Column(self.metric[:12].upper(), 8, lambda run: number(run.metrics.get(self.metric))))
-        if wide:
-            optional.insert(0, _Column("STEP", 11, lambda run: f"{run.step}/{run.total_steps or '-'}"))
+            values.insert(0, _Column(self.metric[:12].upper(), 8, lambda run: number(run.metrics.get(self.metric))))
+        trend = self._trend_column(20 if wide else 8)
         knobs = [self._knob_column(name, runs) for name in self.board.knobs]
         tail = [_Column("DEVICE", 6, lambda run: run.device or "-", right=False)]
         if any(run.parent for run in runs):
             tail.append(_Column("PARENT", 14 if wide else 8, self._cell_parent, right=False))
+        tail.append(_Column("TIME", 6, lambda run: duration(run.active_seconds) if run.active_seconds else "-"))
         left = width - sum(column.width + gap for column in columns)
-        if not wide:
-            optional[-1:] = knobs[:1] + optional[-1:]
-            knobs = knobs[1:]
-        for column in [*optional, *knobs, *tail]:
-            if column.width > left:
-                continue
-            columns.append(column)
-            left -= column.width + gap
+        more = [step, *values, trend, *knobs] if wide else [*values, *knobs[:1], trend, *knobs[1:]]
+        for column in [*more, *tail]:
+            if column.width <= left:
+                columns.append(column)
+                left -= column.width + gap
+        if trend in columns and left > 0:
+            columns[columns.index(trend)] = self._trend_column(min(trend.width + left, 60))
         return columns
+
+    def _trend_column(self, width: int) -> _Column:
+        def text(run: Run) -> str:
+            curve = self.board.curves.get(run.id, {}).get(self.metric, [])
+            return sparkline([value for _, value in curve], width, ascii=self._ascii)
+
+        return _Column("TREND", width, text, right=False, style=lambda run: colour(run.id))
 
     def _knob_column(self, name: str, runs: list[Run]) -> _Column:
         texts = [number(run.knobs.get(name)) for run in runs]
@@ -190,20 +206,16 @@ class RunTable(ScrollView, can_focus=True):
     def _cell_name(self, run: Run) -> str:
         depth = self.board.depth.get(run.id, 0)
         branch = "  " * (depth - 1) + ("`-" if self._ascii else "└ ") if depth else ""
-        return branch + "".join(" " if ord(letter) < 32 else letter for letter in run.name)
+        return branch + clean(run.name)
 
     def _cell_state(self, run: Run) -> str:
-        if run.id in self.pending:
-            return f"{'~' if self._ascii else '◌'} {self.pending[run.id]}"
+        if run.id in self.board.asked:
+            return f"{'~' if self._ascii else '◌'} {self.board.asked[run.id][0]}"
         glyph, plain, word, _ = STATES.get(run.state, ("?", "?", run.state, ""))
         return f"{plain if self._ascii else glyph} {word}"
 
     def _cell_state_style(self, run: Run) -> str:
-        return "yellow" if run.id in self.pending else STATES.get(run.state, ("", "", "", ""))[3]
-
-    def _cell_trend(self, run: Run) -> str:
-        curve = self.board.curves.get(run.id, {}).get(self.metric, [])
-        return sparkline([value for _, value in curve], 20 if self.size.width >= WIDE else 8, ascii=self._ascii)
+        return "yellow" if run.id in self.board.asked else STATES.get(run.state, ("", "", "", ""))[3]
 
     def _cell_parent(self, run: Run) -> str:
         if not run.parent:

@@ -1,0 +1,168 @@
+"""What the user asks of the scheduler: ops on runs, and what becomes of them as the viewer leaves."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from rftui.faults import DONE, FAILED, INTERRUPTED
+from rftui.link import LinkLost, Viewer
+from rftui.messages import Command, Reply
+from rftui.runs import FAILED as RUN_FAILED
+from rftui.runs import Run
+from rftui.tui.actions import ACTIONS, refusal
+from rftui.tui.board import clean
+from rftui.tui.screens.clone import CloneRequest, CloneScreen
+from rftui.tui.screens.confirm import ConfirmScreen
+from rftui.tui.screens.quit import QuitScreen
+
+if TYPE_CHECKING:
+    from rftui.tui.app import RftuiApp
+
+_DOING = {"stop": "stopping", "resume": "resuming", "delete": "deleting"}
+
+
+class Ops:
+    """Whatever is refused is said on the message line, with its reason.
+
+    `viewer` is None until the scheduler serves. `leaving` is the exit code once the scheduler was told to end.
+    """
+
+    def __init__(self, app: RftuiApp, *, readonly: bool, ascii: bool) -> None:
+        self.viewer: Viewer | None = None
+        self.lost = False
+        self.leaving: int | None = None
+        self._app = app
+        self._board = app.board
+        self._readonly = readonly
+        self._ascii = ascii
+        self._sent: dict[str, Run] = {}
+
+    def press(self, op: str) -> None:
+        """Clone the run under the cursor; stop, resume or delete the marked runs, else that one."""
+        run = self._app.run_at_cursor
+        targets = self._board.targets(self._app.table.cursor) if op != "clone" else [run] if run else []
+        runs, left_out = self._allowed(op, targets)
+        if not runs:
+            return
+        if op == "clone":
+            self._clone(runs[0])
+        elif op == "delete":
+            self._delete(runs, left_out)
+        else:
+            self._ask(op, runs, left_out)
+
+    def _delete(self, runs: list[Run], left_out: str) -> None:
+        named = ", ".join(f"{run.id} {clean(run.name)}" for run in runs)
+        stopped = "It is stopped at its next step. " if any(run.active for run in runs) else ""
+        kept = "Its checkpoints, adapter and MLflow run go when the experiment ends. Clones of it keep their weights."
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._ask("delete", runs, left_out)
+
+        self._app.push_screen(ConfirmScreen(f"Delete run {named}?", stopped + kept, ascii=self._ascii), answered)
+
+    def _clone(self, run: Run) -> None:
+        fields = self._board.schema.get(run.algo, [])
+        if not fields:
+            self._app.say("clone is refused: the first worker is still starting and has not named the knobs", True)
+            return
+
+        def answered(request: CloneRequest | None) -> None:
+            if request is None:
+                return
+            self._send(Command(uuid.uuid4().hex, "clone", run.id, request.changes, request.warm, request.name), run)
+            if request.stop_parent:
+                self._ask("stop", [run])
+
+        self._app.push_screen(CloneScreen(run, self._board.alive, fields, ascii=self._ascii), answered)
+
+    def replied(self, reply: Reply) -> None:
+        run = self._sent.pop(reply.command, None)
+        if run is None:
+            return
+        if not reply.ok and run.id in self._board.asked:
+            del self._board.asked[run.id]
+            self._app.table.refresh_runs({run.id})
+        self._app.say(reply.text, not reply.ok)
+
+    # ------------------------------------------------------------ leaving
+
+    def quit(self) -> None:
+        """At once where nothing trains any more or by this viewer's leave; else ask."""
+        if self.leaving is not None:
+            self._app.exit(self.leaving)
+        elif self.viewer is None:
+            self._app.exit(INTERRUPTED)
+        elif self.lost:
+            self._app.exit(self._code)
+        elif self._readonly:
+            self._app.exit(DONE)
+        elif self._board.active:
+            name = self._board.experiment.name if self._board.experiment else ""
+            self._app.push_screen(QuitScreen(self._board.active, name, ascii=self._ascii), self._answered)
+        else:
+            self._end("finish", self._code, "the scheduler ends; q leaves without waiting")
+
+    def _answered(self, answer: str | None) -> None:
+        if answer == "leave":
+            self._app.exit(DONE)
+        elif answer == "halt":
+            self._end("halt", INTERRUPTED, "every run stops at its next step; q leaves without waiting")
+
+    def _end(self, op: str, code: int, text: str) -> None:
+        """Have the scheduler end, and leave when it has."""
+        assert self.viewer
+        self.leaving = code
+        self._app.say(text)
+        try:
+            self.viewer.send(Command(uuid.uuid4().hex, op))
+        except LinkLost:
+            self._app.exit(code)
+
+    @property
+    def _code(self) -> int:
+        return FAILED if self._board.count(RUN_FAILED) else DONE
+
+    # ------------------------------------------------------------ asking
+
+    def _allowed(self, op: str, runs: list[Run]) -> tuple[list[Run], str]:
+        """Those of `runs` that the op may be asked of, and why the others are left out, which is said."""
+        if self.lost:
+            self._app.say(f"{op} is refused: the scheduler has ended", True)
+            return [], ""
+        if not runs:
+            self._app.say(f"{op} is refused: {self._reason(op, None)}", True)
+        reasons = [(run, reason) for run in runs if (reason := self._reason(op, run))]
+        refused = [f"run {run.id} {run.name}: {op} is refused, {reason}" for run, reason in reasons]
+        left_out = f"{refused[0]} (and {len(refused) - 1} more)" if len(refused) > 1 else "".join(refused)
+        if left_out:
+            self._app.say(left_out, True)
+        return [run for run in runs if run not in [other for other, _ in reasons]], left_out
+
+    def _reason(self, op: str, run: Run | None) -> str | None:
+        action = next(action for action in ACTIONS if action.op == op)
+        reason = refusal(action, run, readonly=self._readonly)
+        if run and not reason and op in _DOING and run.id in self._board.asked:
+            return f"it is already {self._board.asked[run.id][0]}"
+        return reason
+
+    def _ask(self, op: str, runs: list[Run], left_out: str = "") -> None:
+        for run in runs:
+            if self._send(Command(uuid.uuid4().hex, op, run.id), run):
+                self._board.asked[run.id] = (_DOING[op], run.state)
+                self._app.table.refresh_runs({run.id})
+        if runs and left_out:
+            self._app.say(f"{op} asked for; but {left_out}", True)
+
+    def _send(self, command: Command, run: Run) -> bool:
+        assert self.viewer
+        try:
+            self.viewer.send(command)
+        except LinkLost:
+            self._app.link_lost()
+            return False
+        self._sent[command.id] = run
+        self._app.say(f"run {run.id} {run.name}: {command.op} asked for")
+        return True

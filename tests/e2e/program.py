@@ -1,0 +1,113 @@
+"""Runs the real program on a tiny training, as a user would."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+TINYCHAT = ROOT / "sample_experiments" / "tinychat"
+RFTUI = [sys.executable, "-m", "rftui.cli"]
+
+SCRIPT = """
+import json, sys
+from rftui import Experiment
+from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
+
+steps, batch = int(sys.argv[1]), int(sys.argv[2])
+rows = [
+    {"prompt": [{"role": "user", "content": f"What is {n} plus {n % 7}?"}],
+     "completion": [{"role": "assistant", "content": f"It is {n + n % 7}."}]}
+    for n in range(48)
+]
+configs = RFModelConfig(
+    model_name=MODEL,
+    peft_config=RFLoraConfig(r=List([4, 8]), lora_alpha=16, target_modules=["q_proj", "v_proj"]),
+    training_args=RFSFTConfig(
+        learning_rate=5e-3, lr_scheduler_type="constant", max_steps=steps, per_device_train_batch_size=batch,
+        max_length=48, logging_steps=1, gradient_checkpointing=False,
+    ),
+)
+experiment = Experiment(experiment_name="tiny")
+experiment.run_fit(RFGridSearch(configs), None, rows, rows[:6], num_chunks=3, seed=42)
+experiment.end()
+"""
+
+
+class Program:
+    """The program with a home and a script of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.script = folder / "script.py"
+        self.script.write_text(SCRIPT.replace("MODEL", repr(str(TINYCHAT))))
+        self.environment = {
+            name: value for name, value in os.environ.items() if name not in ("RFTUI_HOME", "MLFLOW_TRACKING_URI")
+        } | {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
+
+    def command(self, *arguments: object) -> list[str]:
+        verb, *rest = map(str, arguments)
+        return [*RFTUI, verb, "--home", str(self.home), *rest]
+
+    def call(self, *arguments: object, code: int = 0) -> str:
+        """What a command printed; its exit code must be `code`."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def show(self, *run: object) -> dict:
+        return json.loads(self.call("show", "tiny", *run, "--json"))
+
+    def until(self, holds, patience: float = 240.0):
+        """What `holds()` gives once it gives something true."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            try:
+                if found := holds():
+                    return found
+            except AssertionError:
+                pass  # the experiment is not there yet
+        raise AssertionError("it did not come about")
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that belongs to this home."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                words = process.cmdline() + list(process.environ().values())
+                if process.pid != os.getpid() and any(str(self.folder) in word for word in words):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                pass
+        return found
+
+    def end(self) -> None:
+        for process in self.processes():
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass

@@ -1,0 +1,86 @@
+"""Plain progress: its lines, its table, and terminals that cannot show everything or go away."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rftui.messages import ExperimentInfo
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, WAITING, Run
+from rftui.scheduler.headless import Printer
+from rftui.scheduler.store import Store
+
+
+class Board:
+    def __init__(self, store, *runs):
+        self.store, self.runs = store, {run.id: run for run in runs}
+        self.info = ExperimentInfo("exp", "/there/exp", state="running")
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store.create(tmp_path / "e.db")
+    yield store
+    store.close()
+
+
+def test_a_progress_line_tells_how_far_it_is(store, capsys):
+    run = dict(chunks=8, total_steps=100)
+    board = Board(
+        store,
+        Run(1, "a", state=RUNNING, chunk=3, step=40, **run),
+        Run(2, "b", state=WAITING, chunk=2, step=34, **run),
+        Run(3, "c", state=QUEUED),
+    )
+    board.info.eta, board.info.steps_per_second = 190, 4.06
+    printer = Printer(board)
+    printer.print()
+    line = capsys.readouterr().out.rstrip()
+    assert line[8:].split() == "– chunk 0/8 1 running, 2 waiting 4.1 steps/s ETA 3m10s".split()
+    printer.print()
+    assert capsys.readouterr().out == "", "the next line comes after a few seconds"
+
+
+def test_events_are_told_once_and_the_ends_of_chunks_not_at_all(store, capsys):
+    store.log("before this scheduler")
+    printer = Printer(Board(store))
+    printer._board.info.state = "loading"
+    store.log("run 1 chunk 2/8 done", run=1)
+    store.log("run 1 is done", run=1)
+    store.log("worker cpu died", level="error")
+    printer.print()
+    printer.print()
+    assert [line[10:] for line in capsys.readouterr().out.splitlines()] == ["run 1 is done", "worker cpu died"]
+
+
+def test_the_table_at_the_end(store, capsys):
+    done = Run(1, "long-name", state=DONE, chunk=2, chunks=2, step=9, metrics={"loss": 0.5, "eval_loss": float("nan")})
+    Printer(Board(store, done, Run(2, "b", state=FAILED, error="out of memory"))).summary([])
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].split() == ["1", "long-name", "done", "2/2", "9", "0.5000", "nan"]
+    assert out[2].endswith("out of memory") and out[3] == "running: /there/exp"
+
+
+SCRIPT = """
+import sys
+from rftui.scheduler.headless import Printer
+printer = Printer.__new__(Printer)
+for number in range(3):
+    printer._write("Grüße – line")
+sys.stderr.write("still here")
+"""
+
+
+def test_a_terminal_without_unicode_gets_replacements():
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, env=environment)
+    assert done.returncode == 0 and done.stdout.splitlines()[0] == b"Gr??e ? line"
+
+
+def test_training_goes_on_when_nobody_reads_its_lines_any_more():
+    """As in `python script.py | head`."""
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b"still here" and process.wait() == 0
+    process.stderr.close()

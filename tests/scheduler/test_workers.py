@@ -1,0 +1,144 @@
+"""Worker processes: which devices there are, and processes (shell scripts in a worker's place) that start and end."""
+
+import os
+import queue
+import subprocess
+
+import pytest
+
+from rftui.faults import Fault
+from rftui.paths import create
+from rftui.scheduler import workers
+from rftui.scheduler.workers import Slot, Workers, slots
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [("cpu", ["cpu"]), ("cpu:2", ["cpu0", "cpu1"]), ("0,3,0", ["gpu0", "gpu3"]), ("5", ["gpu5"])],
+)
+def test_devices_that_are_named(devices, names):
+    assert [slot.name for slot in slots(devices)] == names
+
+
+@pytest.mark.parametrize("devices", ["", "gpu", "cpu:0", "cpu:-1", "0,", "cuda:0", "cpu;ls"])
+def test_devices_that_are_no_devices(devices):
+    with pytest.raises(Fault, match="say auto, cpu, cpu:N"):
+        slots(devices)
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [("", ["cpu"]), ("-1", ["cpu"]), ("1, 2", ["gpu1", "gpu2"]), ("GPU-8f", ["gpuGPU-8f"])],
+)
+def test_auto_takes_the_gpus_that_this_process_may_use(monkeypatch, visible, found):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [slot.name for slot in slots("auto")] == found
+
+
+def test_auto_asks_nvidia_and_is_a_cpu_without_it(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    listed = (
+        "GPU 0: NVIDIA H200 (UUID: GPU-1)\n  MIG 1g.10gb Device 0: (UUID: MIG-2)\nGPU 1: NVIDIA H200 (UUID: GPU-3)\n"
+    )
+    done = subprocess.CompletedProcess([], 0, listed)
+    monkeypatch.setattr(workers.subprocess, "run", lambda *args, **how: done)
+    assert slots("auto") == [Slot("gpu0", "0"), Slot("gpu1", "1")]
+
+    def missing(*args, **how):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(workers.subprocess, "run", missing)
+    assert slots("auto") == [Slot("cpu", None)]
+
+
+class Server:
+    """What `Workers` needs of the link's server."""
+
+    def __init__(self):
+        self.inbox, self.opened = queue.SimpleQueue(), 0
+
+    def open_worker(self, name):
+        self.opened += 1
+        return self.opened, {"RFTUI_WORKER": name}
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Start workers whose program is a shell script."""
+    made = []
+
+    def start(script, devices="cpu:2"):
+        program = tmp_path / "program"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o700)
+        monkeypatch.setattr(workers.sys, "executable", str(program))
+        made.append(Workers(create(tmp_path, "e"), Server(), devices))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.kill()
+
+
+def gone(found):
+    """The next `Gone` in the inbox: worker, incarnation, status."""
+    report = found._server.inbox.get(timeout=20)
+    return report.worker, report.incarnation, report.messages[0].status
+
+
+def test_the_end_of_a_process_comes_to_the_inbox_and_its_last_words_are_kept(started):
+    found = started("echo started; echo 'RuntimeError: boom' >&2; exit 3", "cpu")
+    found.start("cpu")
+    assert gone(found) == ("cpu", 1, 3)
+    assert found.last_words("cpu") == "RuntimeError: boom" and not found.alive()
+    found.start("cpu")
+    assert gone(found) == ("cpu", 2, 3)
+    assert found.current("cpu", 2) and not found.current("cpu", 1)
+
+
+def test_a_worker_that_wrote_nothing_has_no_last_words(started):
+    found = started("exit 0", "cpu")
+    found.start("cpu")
+    assert gone(found)[2] == 0 and found.last_words("cpu") == "it wrote nothing"
+
+
+@pytest.mark.parametrize(("devices", "device", "visible"), [("cpu", "cpu", ""), ("3", "cuda", "3")])
+def test_what_a_worker_is_told(started, devices, device, visible):
+    found = started(
+        'echo "$*|$RFTUI_DEVICE|$CUDA_VISIBLE_DEVICES|$RFTUI_WORKER|$RFTUI_THREADS"; ps -o sid= -p $$', devices
+    )
+    (name,) = found.slots
+    pid = found.start(name)
+    gone(found)
+    told, session = found.log(name).read_text().splitlines()
+    assert told == f"-m rftui.training.worker|{device}|{visible}|{name}|{os.cpu_count() or 1}"
+    assert int(session) == pid, "a worker has a session of its own"
+
+
+def test_cores_are_shared_out_and_never_none(started):
+    found = started("echo $RFTUI_THREADS", "cpu:99")
+    found.start("cpu7")
+    gone(found)
+    assert found.last_words("cpu7") == "1"
+
+
+def test_the_end_waits_and_then_kills_the_whole_group(started, tmp_path):
+    found = started(f"sleep 600 & echo $! > {tmp_path}/child; echo ready; wait", "cpu")
+    found.start("cpu")
+    while "ready" not in found.log("cpu").read_text():
+        pass
+    found.end(0.1)
+    assert gone(found)[2] == -9 and not found.alive()
+    child = int((tmp_path / "child").read_text())
+    assert not os.path.exists(f"/proc/{child}") or "Z" in open(f"/proc/{child}/stat").read().split()[2]
+
+
+def test_only_the_named_workers_are_killed(started):
+    found = started("exec sleep 600")
+    for name in found.slots:
+        found.start(name)
+    found.kill(["cpu1"])
+    assert gone(found) == ("cpu1", 2, -9) and found.alive()
+    found.kill()
+    assert gone(found) == ("cpu0", 1, -9)
+    assert not found.alive()
