@@ -178,6 +178,14 @@ def _connect(experiment: ExperimentDir) -> _Client:
         raise LinkLost(f"no scheduler serves {experiment.name}") from error
 
 
+def _taken(mailbox: Any, timeout: float | None) -> tuple[list[Any], bool]:
+    """Like `take`; a server that is closing answers whoever waits with None."""
+    taken = mailbox.take(timeout)
+    if taken is None:
+        raise EOFError
+    return taken
+
+
 class WorkerLink:
     """A worker's end: tasks come by `tasks`, reports leave by a thread of their own, so that no trainer waits."""
 
@@ -194,7 +202,7 @@ class WorkerLink:
     def tasks(self) -> list[Any]:
         """What the scheduler asks, in order; blocks until there is something. Raises LinkLost."""
         try:
-            messages, _ = self._tasks.take(None)
+            messages, _ = _taken(self._tasks, None)
         except _LOST as error:
             self.lost.set()
             raise LinkLost("the scheduler is gone") from error
@@ -245,7 +253,7 @@ class Viewer:
         The first is a snapshot. After an overflow everything up to the next snapshot is left out.
         """
         try:
-            messages, dropped = self._events.take(timeout)
+            messages, dropped = _taken(self._events, timeout)
         except _LOST as error:
             raise LinkLost("the scheduler has ended") from error
         if None in messages:

@@ -180,7 +180,11 @@ def link_checkpoint(checkpoint: Path, target: Path) -> None:
     """Hard-link a checkpoint to `target`, so that neither end's deletion touches the other."""
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(checkpoint, target, copy_function=os.link)
+    try:
+        shutil.copytree(checkpoint, target, copy_function=os.link)
+    except (OSError, shutil.Error):  # a file system without hard links
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(checkpoint, target)
 
 
 def write_private(path: Path, content: dict[str, Any]) -> None:

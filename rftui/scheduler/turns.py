@@ -159,8 +159,9 @@ class Turns:
         if seconds:
             run.active_seconds += seconds
             self._lengths[run.id] = seconds
-            if run.step > self._began[run.id]:
-                self._board.pace[run.id] = seconds / (run.step - self._began[run.id])
+            steps = run.step - self._began.get(run.id, run.step)  # a run may fail before its trainer stands
+            if steps > 0:
+                self._board.pace[run.id] = seconds / steps
         self._began[run.id] = run.step
         self._board.touch(run)
 

@@ -18,24 +18,26 @@ import json, sys
 from rftui import Experiment
 from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
 
-steps, batch = int(sys.argv[1]), int(sys.argv[2])
+count, batch = int(sys.argv[1]), int(sys.argv[2])
 rows = [
     {"prompt": [{"role": "user", "content": f"What is {n} plus {n % 7}?"}],
      "completion": [{"role": "assistant", "content": f"It is {n + n % 7}."}]}
-    for n in range(48)
+    for n in range(count)
 ]
+create_model = None
 configs = RFModelConfig(
     model_name=MODEL,
     peft_config=RFLoraConfig(r=List([4, 8]), lora_alpha=16, target_modules=["q_proj", "v_proj"]),
     training_args=RFSFTConfig(
-        learning_rate=5e-3, lr_scheduler_type="constant", max_steps=steps, per_device_train_batch_size=batch,
+        learning_rate=5e-3, lr_scheduler_type="constant", num_train_epochs=1, per_device_train_batch_size=batch,
         max_length=48, logging_steps=1, gradient_checkpointing=False,
     ),
 )
 experiment = Experiment(experiment_name="tiny")
-experiment.run_fit(RFGridSearch(configs), None, rows, rows[:6], num_chunks=3, seed=42)
+experiment.run_fit(RFGridSearch(configs), create_model, rows, rows[:6], num_chunks=3, seed=42)
 experiment.end()
 """
+"""Two runs of one epoch over ROWS rows, in batches of BATCH: its arguments."""
 
 
 class Program:
@@ -46,9 +48,16 @@ class Program:
         self.home = folder / "home"
         self.script = folder / "script.py"
         self.script.write_text(SCRIPT.replace("MODEL", repr(str(TINYCHAT))))
-        self.environment = {
-            name: value for name, value in os.environ.items() if name not in ("RFTUI_HOME", "MLFLOW_TRACKING_URI")
-        } | {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
+        ours = ("RFTUI_HOME", "RFTUI_DEVICES", "MLFLOW_TRACKING_URI", "PYTHONPATH")
+        self.environment = {name: value for name, value in os.environ.items() if name not in ours}
+        self.environment |= {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "HF_HUB_OFFLINE": "1"}
+        self.environment |= {"PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+
+    def edit(self, before: str, after: str) -> None:
+        """Change a text that stands once in the script."""
+        text = self.script.read_text()
+        assert text.count(before) == 1, before
+        self.script.write_text(text.replace(before, after))
 
     def command(self, *arguments: object) -> list[str]:
         verb, *rest = map(str, arguments)
@@ -82,6 +91,10 @@ class Program:
     def show(self, *run: object) -> dict:
         return json.loads(self.call("show", "tiny", *run, "--json"))
 
+    def adapter(self, run: int) -> bytes:
+        """The weights that a finished run left."""
+        return (Path(self.show(run)["final"]) / "adapter_model.safetensors").read_bytes()
+
     def until(self, holds, patience: float = 240.0):
         """What `holds()` gives once it gives something true."""
         end = time.monotonic() + patience
@@ -91,6 +104,7 @@ class Program:
                     return found
             except AssertionError:
                 pass  # the experiment is not there yet
+            time.sleep(0.05)
         raise AssertionError("it did not come about")
 
     def processes(self) -> list[psutil.Process]:
@@ -104,6 +118,10 @@ class Program:
             except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 pass
         return found
+
+    def nothing_left(self) -> bool:
+        """Whether every process of this home ends by itself."""
+        return self.until(lambda: not self.processes(), 60)
 
     def end(self) -> None:
         for process in self.processes():

@@ -20,7 +20,9 @@ def listening(processes):
 
 def test_a_training_from_its_start_to_what_it_leaves(program):
     child = program.start("run", program.script, "--headless", "--", 12, 4)
-    busy = program.until(lambda: len(found := program.processes()) >= 4 and found)  # rftui, scheduler, worker, tracking
+    busy = program.until(
+        lambda: len(found := program.processes()) >= 4 and found
+    )  # rftui, scheduler, worker, tracking
     assert listening(busy) == []
     output = child.communicate(timeout=300)[0]
     assert child.returncode == 0, output
@@ -94,7 +96,7 @@ def test_clones_from_the_shell_are_checked_and_the_typed_learning_rate_trains(pr
     base = program.show(1)["curves"]["loss"]
     refused = program.call("clone", "tiny", 2, "--set", "r=4", "--set", "max_steps=24", "--warm", code=1)
     assert "r" in refused and "Traceback" not in refused
-    assert "learning_rate" in program.call("clone", "tiny", 2, "--set", "learnin_rate=1", code=1)
+    assert "learning_rate" in program.call("clone", "tiny", 2, "--set", "learnin_rate=1", code=2)
     said = program.call("clone", "tiny", 1, "--set", "lr=1e-3", "--set", "max_steps=18", "--warm", "--json")
     clone = json.loads(said)["run"]
     done = program.until(lambda: (run := program.show(clone))["state"] == "done" and run)
@@ -108,7 +110,7 @@ def test_clones_from_the_shell_are_checked_and_the_typed_learning_rate_trains(pr
 
 BAD = {
     "raises": ("raise RuntimeError('the rows are gone')", 2, "the rows are gone"),
-    "nothing": ("print('hello')", 2, "experiment"),
+    "nothing": ("print('hello')", 2, "run_fit"),
     "knob": ("lerning_rate=1e-3", 2, "learning_rate"),
     "modules": ("target_modules=['query_key_value']", 2, "q_proj"),
     "model": ("model_name='/nowhere/model'", 2, "/nowhere/model"),
@@ -139,7 +141,8 @@ def test_bad_input_is_one_clear_line(program, kind):
 
 def test_a_run_that_raises_fails_alone(program):
     text = program.script.read_text()
-    text = text.replace("experiment = ", CREATE + "experiment = ").replace("RFGridSearch(configs), None", "RFGridSearch(configs), create")
+    text = text.replace("experiment = ", CREATE + "experiment = ")
+    text = text.replace("RFGridSearch(configs), None", "RFGridSearch(configs), create")
     program.script.write_text(text)
     program.call("run", program.script, "--headless", "--", 3, 4, code=1)
     one, two = program.show()["runs"]

@@ -55,7 +55,8 @@ class Imagined(FakeViewer):
                 return
             assert run
             if reason := why_not(run, command.op):
-                return self.give(Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}"))
+                text = f"run {run.id} {run.name}: {command.op} is refused, {reason}"
+                return self.give(Reply(command.id, False, text))
             text = f"run {run.id} {run.name}: {command.op} done"
             if command.op == "clone":
                 if faults := clone_faults(run, command.changes, command.warm, FIELDS):

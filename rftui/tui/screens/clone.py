@@ -53,6 +53,9 @@ class Pick(Select[str], inherit_bindings=False):
     Pick { width: 1fr; height: 1; }
     Pick > SelectCurrent.-has-value Static#label { color: ansi_default; }
     Pick:focus #label { text-style: reverse; }
+    Pick > SelectOverlay { color: ansi_default; background: ansi_default; }
+    Pick > SelectOverlay > .option-list--option-highlighted { color: ansi_default; background: ansi_default;
+        text-style: reverse; }
     Pick.-ascii .arrow { display: none; }
     Pick.-ascii > SelectOverlay { border: ascii ansi_cyan; }
     """
