@@ -25,6 +25,8 @@ class Host(Protocol):
     def resident(self) -> dict[int, str]: ...
     @property
     def pinning(self) -> dict[int, int]: ...
+    @property
+    def ending(self) -> bool: ...
     def halt(self, run: Run, why: str) -> None: ...
     def go_back(self, run: Run, checkpoint: Path | None) -> None: ...
     def task(self, worker: str, message: Halt | Pin) -> None: ...
@@ -61,6 +63,8 @@ class Control:
             return Reply(command.id, False, f"{command.op!r} is no op: say stop, resume, clone or delete")
         if reason := why_not(run, command.op):
             return Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}")
+        if self._host.ending and command.op in ("resume", "clone"):
+            return Reply(command.id, False, "the experiment is just ending; open it again first")
         return op(command, run)
 
     def _stop(self, command: Command, run: Run) -> Reply:
@@ -114,7 +118,8 @@ class Control:
             try:
                 link_checkpoint(checkpoint, self._host.experiment.run(clone.id).start)
             except OSError as error:
-                clone.state, clone.error = FAILED, f"the weights of run {run.id} cannot be linked: {error.strerror}"
+                why = error.strerror or error.args[0][0][2]  # copytree gathers its files' errors in one
+                clone.state, clone.error = FAILED, f"the weights of run {run.id} cannot be linked: {why}"
                 self._note(clone, f"run {clone.id} failed: {clone.error}")
                 return Reply(command.id, False, f"run {clone.id} {clone.name}: {clone.error}", run=clone.id)
             self.pinned(clone)

@@ -70,7 +70,7 @@ class Printer:
         encoding = sys.stdout.encoding or "ascii"
         try:
             print(text.encode(encoding, "replace").decode(encoding), flush=True)
-        except BrokenPipeError:  # whoever read the lines has left; that is no reason to end a training
+        except OSError:  # whoever read the lines, or the terminal, is gone; that is no reason to end a training
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

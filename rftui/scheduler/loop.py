@@ -17,7 +17,7 @@ from rftui import messages
 from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
 from rftui.link import Server
 from rftui.paths import ExperimentDir, newest_checkpoint
-from rftui.runs import DELETED, Run
+from rftui.runs import DELETED, STOPPED, STOPPING, Run
 from rftui.runs import DONE as RUN_DONE
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.board import Board
@@ -98,6 +98,11 @@ class Scheduler:
     def pinning(self) -> dict[int, int]:
         return self.turns.pinning
 
+    @property
+    def ending(self) -> bool:
+        """Whether no turn is given any more."""
+        return self._ending
+
     def halt(self, run: Run, why: str) -> None:
         self.turns.halt(run, why)
 
@@ -136,7 +141,8 @@ class Scheduler:
                 try:
                     message = self.server.inbox.get(timeout=_HOUSEKEEPING if timeout is None else timeout or 0.001)
                     self._receive(message)
-                    while not self.server.inbox.empty():
+                    # Only what has come by now: workers could report faster than they are read.
+                    for _ in range(self.server.inbox.qsize()):
                         self._receive(self.server.inbox.get())
                 except queue.Empty:
                     pass
@@ -195,8 +201,8 @@ class Scheduler:
                 self._gone(worker, status)
             case messages.Pinned(_, clones):
                 for clone in clones:
-                    if clone in self.pinning:
-                        self.control.pinned(self.board.runs[clone])
+                    if clone in self.pinning and not self.control.pinned(self.board.runs[clone]):
+                        self.turns.fail(self.board.runs[clone], "its parent's weights were not linked whole")
             case _:
                 self.turns.report(worker, report)
 
@@ -257,10 +263,11 @@ class Scheduler:
         """Runs that an earlier scheduler left go on from their last committed checkpoint."""
         for run in self.board.runs.values():
             if run.active:
+                stopping = run.state == STOPPING
                 self.turns.go_back(run, newest_checkpoint(self.experiment.run(run.id).checkpoints))
+                run.state = STOPPED if stopping else run.state
             if run.warm and not run.start_step and not self.control.pinned(run) and run.active:
-                run.state, run.error = RUN_FAILED, "the experiment ended before its parent's weights were pinned"
-                self.board.log(f"run {run.id} failed: {run.error}", run, "error")
+                self.turns.fail(run, "the experiment ended before its parent's weights were pinned")
         self.board.store.commit()
 
     def _tidy(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from pathlib import Path
@@ -115,7 +116,7 @@ class Turns:
             if why == "stop":
                 run.state = STOPPED
             elif self._deaths[number] > 1:
-                self._fail(run, "its worker died twice while it trained, with no checkpoint between")
+                self.fail(run, "its worker died twice while it trained, with no checkpoint between")
 
     def go_back(self, run: Run, checkpoint: Path | None) -> None:
         """The run is queued again, from `checkpoint` or from its beginning."""
@@ -124,6 +125,8 @@ class Turns:
         if step < run.step:
             self._board.log(f"run {run.id} goes back from step {run.step} to step {step}", run, "notice")
         self._board.rewind(run, step)
+        run.epoch = float(marker["epoch"]) if marker else 0.0
+        run.chunk = run.chunk if step else 0  # else told again by `Begun`
         run.state, run.device = QUEUED, None
         run.checkpoint = str(checkpoint) if checkpoint else None
         if checkpoint:
@@ -131,11 +134,19 @@ class Turns:
         else:
             self.resume.pop(run.id, None)
 
+    def fail(self, run: Run, error: str) -> None:
+        """The run, which no worker holds, cannot go on."""
+        self.pinning.pop(run.id, None)
+        run.state, run.error = FAILED, error
+        self._board.log(f"run {run.id} failed: {error}", run, "error")
+        self._board.touch(run)
+
     def park(self) -> None:
         """No run trains any more; those that are not at their end go on when the experiment is opened again."""
         for run in self._board.runs.values():
             if run.active:
-                run.state, run.device = WAITING if run.step else QUEUED, None
+                run.device = None
+                run.state = STOPPED if run.state == STOPPING else WAITING if run.step else QUEUED
                 self._board.touch(run)
 
     def _start(self, run: Run, worker: str) -> None:
@@ -144,7 +155,8 @@ class Turns:
         run.state, run.device = RUNNING, worker
         run.turns += 1
         self._turns[worker] = (run.id, self._board.store.begin_turn(run, worker))
-        self._server.task(worker, messages.Turn(run, resume))
+        # A copy: it is pickled later, by a thread of the link, and the run changes meanwhile.
+        self._server.task(worker, messages.Turn(copy.copy(run), resume))
         self._board.devices[worker].run = run.id
         self._board.touch_device(worker)
         self._board.touch(run)
@@ -193,10 +205,4 @@ class Turns:
     def _fail_clones(self, parent: Run, error: str) -> None:
         """The clones that wait for this parent's weights will not get them."""
         for clone in [clone for clone, number in self.pinning.items() if number == parent.id]:
-            self._fail(self._board.runs[clone], error)
-
-    def _fail(self, run: Run, error: str) -> None:
-        self.pinning.pop(run.id, None)
-        run.state, run.error = FAILED, error
-        self._board.log(f"run {run.id} failed: {error}", run, "error")
-        self._board.touch(run)
+            self.fail(self._board.runs[clone], error)

@@ -8,30 +8,29 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, ClassVar
 
 os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")  # read when textual is imported
 os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
 
 from rich.text import Text
-from textual import work
+from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
-from rftui.faults import INTERRUPTED
+from rftui.faults import INTERRUPTED, USAGE
 from rftui.link import Launch, LinkLost
-from rftui.messages import ExperimentInfo, Reply, Snapshot, Update
-from rftui.paths import ExperimentDir
+from rftui.messages import Reply, Snapshot, Update
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
 from rftui.tui.board import Board, Change, clean, summary
 from rftui.tui.ops import Ops
 from rftui.tui.plain import AsciiFilter
-from rftui.tui.screens.detail import DetailScreen
+from rftui.tui.screens.detail import DetailScreen, log_tail
 from rftui.tui.screens.help import HelpScreen
+from rftui.tui.screens.log import LINES, LogScreen
 from rftui.tui.widgets.lines import Line, devices, footer, status
 from rftui.tui.widgets.panels import TALL, EventLog, Lower, PlotPanel
 from rftui.tui.widgets.run_table import RunTable
@@ -62,6 +61,7 @@ class RftuiApp(App[int]):
         self._metric = "loss"
         self._began = time.monotonic()
         self._gone = threading.Event()
+        self._room = self.size
         if ascii:
             self._filters.append(AsciiFilter())
 
@@ -69,7 +69,7 @@ class RftuiApp(App[int]):
         yield Line("status", ascii=self._ascii)
         yield Static("", id="launch", markup=False)
         yield RunTable(self.board, ascii=self._ascii)
-        with Lower(id="bottom"):
+        with Lower(self.board):
             yield PlotPanel(self.board, ascii=self._ascii)
             yield EventLog()
         yield Input(placeholder="filter runs; enter keeps it, esc clears it", id="filter", compact=True)
@@ -83,8 +83,9 @@ class RftuiApp(App[int]):
         self._paint_lines()
         self.set_interval(_PAINT, self._paint)
         self.set_interval(_DRAW, self._draw)
-        # Else a SIGTERM would leave the terminal in raw mode.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, INTERRUPTED)
+        # Else a signal would leave the terminal in raw mode. A terminal that hangs up ends the view alone.
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.exit, INTERRUPTED)
         self._follow()
 
     def on_unmount(self) -> None:
@@ -148,6 +149,8 @@ class RftuiApp(App[int]):
         self.ops.lost = True
         if self.ops.leaving is not None:
             self.exit(self.ops.leaving)
+        elif self.board.faults:
+            self.exit(USAGE)
         elif self.board.experiment and self.board.experiment.state == "done":
             self.say("the experiment has ended; q leaves")
         else:
@@ -168,9 +171,11 @@ class RftuiApp(App[int]):
             return
         if isinstance(self.screen, DetailScreen) and self.screen.run.id in change.runs:
             run = self.board.runs[self.screen.run.id]
-            self.screen.update(run, _log_tail(self.board.experiment, run))
+            self.screen.update(run, log_tail(self.board.experiment, run))
+        elif isinstance(self.screen, LogScreen):
+            self.screen.update(log_tail(self.board.experiment, self.screen.run, LINES))
         if change.layout:
-            self.query_one(Lower).share_room(len(self.board.alive), self.size.height)
+            self.query_one(Lower).share_room(self._room.height)
             self.table.rearrange()
         elif change.runs:
             self.table.refresh_runs(change.runs)
@@ -180,9 +185,9 @@ class RftuiApp(App[int]):
 
     def _paint_lines(self) -> None:
         lines = {
-            "#status": status(self.board, self._launch.title, self.size.width, ascii=self._ascii),
+            "#status": status(self.board, self._launch.title, self._room.width, ascii=self._ascii),
             "#devices": devices(self.board, ascii=self._ascii),
-            "#footer": footer(self.run_at_cursor, self.size, readonly=self._readonly),
+            "#footer": footer(self.run_at_cursor, self._room, readonly=self._readonly),
         }
         for name, text in lines.items():
             self.query_one(name, Line).show(text)
@@ -201,8 +206,9 @@ class RftuiApp(App[int]):
         if run and run.error and run.state == RUN_FAILED:
             self.say(f"run {run.id} {run.name} failed: {run.error}", True)
 
-    def on_resize(self) -> None:
-        self.query_one(Lower).share_room(len(self.board.alive), self.size.height)
+    def on_resize(self, event: events.Resize) -> None:
+        self._room = event.size  # `size` is still the old one
+        self.query_one(Lower).share_room(self._room.height)
         self._paint_lines()
 
     # ------------------------------------------------------------ keys
@@ -216,6 +222,9 @@ class RftuiApp(App[int]):
     def action_move(self, rows: int) -> None:
         self.table.move(rows)
 
+    def action_page(self, pages: int) -> None:
+        self.table.move(pages * self.table.page)
+
     def action_mark(self) -> None:
         if (cursor := self.table.cursor) is not None:
             self.board.marked ^= {cursor}
@@ -226,7 +235,8 @@ class RftuiApp(App[int]):
     def action_clear(self) -> None:
         marked, self.board.marked = self.board.marked, set()
         self.board.set_filter("")
-        self.query_one("#filter", Input).display = False
+        box = self.query_one("#filter", Input)
+        box.value, box.display = "", False
         self.table.focus()
         self._change.merge(Change(runs=marked, layout=True))
         self._paint()
@@ -243,6 +253,11 @@ class RftuiApp(App[int]):
     def action_sort(self) -> None:
         orders = [None, "loss", "eval_loss"]
         self.board.sort_by(orders[(orders.index(self.board.sort) + 1) % len(orders)])
+        self._change.merge(Change(layout=True))
+        self._paint()
+
+    def action_reverse(self) -> None:
+        self.board.sort_by(self.board.sort or "loss", descending=not self.board.descending)
         self._change.merge(Change(layout=True))
         self._paint()
 
@@ -263,14 +278,22 @@ class RftuiApp(App[int]):
             self.table.focus()
 
     def action_panel(self, panel: str) -> None:
-        widget = self.query_one(f"#{panel}")
-        widget.display = not widget.display
-        self.query_one("#bottom").display = any(child.display for child in self.query_one("#bottom").children)
+        """Show or hide one of the lower panels, or ("") all of them."""
+        panels = self.query_one(Lower).children
+        shown = any(each.display for each in panels)
+        for each in panels:
+            if panel in ("", each.id):
+                each.display = not each.display if panel else not shown
+        self.query_one(Lower).display = any(each.display for each in panels)
 
     def action_detail(self) -> None:
         if run := self.run_at_cursor:
             parent = self.board.runs.get(run.parent or 0)
-            self.push_screen(DetailScreen(run, parent, _log_tail(self.board.experiment, run), ascii=self._ascii))
+            self.push_screen(DetailScreen(run, parent, log_tail(self.board.experiment, run), ascii=self._ascii))
+
+    def action_log(self) -> None:
+        if run := self.run_at_cursor:
+            self.push_screen(LogScreen(run, log_tail(self.board.experiment, run, LINES), ascii=self._ascii))
 
     def action_help(self) -> None:
         run = self.run_at_cursor
@@ -281,17 +304,6 @@ class RftuiApp(App[int]):
         self.push_screen(HelpScreen(list(groups.items()), ascii=self._ascii))
 
 
-def _log_tail(experiment: ExperimentInfo | None, run: Run) -> list[str]:
-    if experiment is None:
-        return []
-    try:
-        with open(ExperimentDir(Path(experiment.path)).run(run.id).log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 20_000))
-            return file.read().decode(errors="replace").splitlines()[-200:]
-    except OSError:
-        return []
-
-
 def run(launch: Launch, *, readonly: bool = False, ascii: bool = False) -> int:
     """Show the experiment until its user leaves; returns the exit code, and prints how the runs stand.
 
@@ -299,7 +311,7 @@ def run(launch: Launch, *, readonly: bool = False, ascii: bool = False) -> int:
     """
     app = RftuiApp(launch, readonly=readonly, ascii=ascii)
     code = app.run()
-    lines = summary(app.board)
+    lines = app.board.faults or summary(app.board)
     if app.ops.viewer is None and launch.exit_status is None:
         lines = [
             f"{launch.title} goes on; rftui ls names its experiment once it trains, its output is in {launch.log}"

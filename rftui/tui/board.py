@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
-from rftui.runs import DELETED, Run, short
+from rftui.runs import DELETED, QUEUED, Run, short
 
 POINTS = 512
 _EVENTS = 500
@@ -54,6 +54,7 @@ class Board:
         self.asked: dict[int, tuple[str, str]] = {}
         self.filter = ""
         self.sort: str | None = None
+        self.descending = False
         self.shown: list[int] = []
         self.depth: dict[int, int] = {}
         self.knobs: list[str] = []
@@ -108,9 +109,9 @@ class Board:
         self.filter = text
         self._arrange()
 
-    def sort_by(self, key: str | None) -> None:
-        """Order the rows by a metric ("loss", "eval_loss"), or by lineage (None)."""
-        self.sort = key
+    def sort_by(self, key: str | None, *, descending: bool = False) -> None:
+        """Order the rows by a metric ("loss", "eval_loss"), or by lineage (None); those without it are the last."""
+        self.sort, self.descending = key, descending
         self._arrange()
 
     def targets(self, cursor: int | None) -> list[Run]:
@@ -139,6 +140,12 @@ class Board:
         return sum(run.active for run in self.runs.values())
 
     @property
+    def faults(self) -> list[str]:
+        """What is wrong where nothing could be trained at all."""
+        begun = any(run.turns or run.step or run.state != QUEUED for run in self.alive)
+        return [] if begun else [event.text for event in self.events if event.level == "error"]
+
+    @property
     def alive(self) -> list[Run]:
         """The runs that are not deleted."""
         return [run for run in self.runs.values() if run.state != DELETED]
@@ -155,7 +162,7 @@ class Board:
         self.marked &= set(alive)
         self.depth = {}
         if self.sort:
-            order = sorted(alive, key=lambda number: (self._last(number, self.sort or ""), number))
+            order = sorted(alive, key=lambda number: (*self._rank(number, self.sort or ""), number))
         else:
             order = []
             children: dict[int, list[int]] = {}
@@ -173,9 +180,9 @@ class Board:
         self.knobs = _varying(list(alive.values()))
         return before != (self.shown, self.knobs)
 
-    def _last(self, number: int, metric: str) -> float:
-        value = self.runs[number].metrics.get(metric, math.inf)
-        return math.inf if math.isnan(value) else value
+    def _rank(self, number: int, metric: str) -> tuple[bool, float]:
+        value = self.runs[number].metrics.get(metric, math.nan)
+        return (False, -value if self.descending else value) if math.isfinite(value) else (True, 0.0)
 
 
 def _varying(runs: list[Run]) -> list[str]:

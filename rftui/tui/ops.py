@@ -144,9 +144,8 @@ class Ops:
     def _reason(self, op: str, run: Run | None) -> str | None:
         action = next(action for action in ACTIONS if action.op == op)
         reason = refusal(action, run, readonly=self._readonly)
-        if run and not reason and op in _DOING and run.id in self._board.asked:
-            return f"it is already {self._board.asked[run.id][0]}"
-        return reason
+        doing = self._board.asked[run.id][0] if run and run.id in self._board.asked else ""
+        return f"it is already {doing}" if not reason and doing in (_DOING.get(op), "deleting") else reason
 
     def _ask(self, op: str, runs: list[Run], left_out: str = "") -> None:
         for run in runs:

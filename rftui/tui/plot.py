@@ -50,9 +50,9 @@ def plot(curves: Mapping[int, Curve], labels: dict[int, str], width: int, height
     if not series or width < 20 or height < 5:
         return Text("no points yet" if not series else "", style="dim")
     low, high = _range([value for curve in series.values() for _, value in curve])
-    names = min(28, width // 3)
+    names = min(28, width // 3) if width >= 36 else 0  # beside the axes: over them it would hide the newest points
     drawn = _draw(series, low, high, width - names, height, ascii)
-    for line, (run, curve) in zip(drawn, series.items(), strict=False):
+    for line, (run, curve) in zip(drawn if names else [], series.items(), strict=False):
         last = curve[-1][1]
         value = ("^" if ascii else "↑") + "off" if last > high else f"{last:.4g}"
         label = set_cell_size(labels[run], names - len(value) - 2).rstrip()
@@ -76,8 +76,9 @@ def _draw(
     series: dict[int, list[tuple[int, float]]], low: float, high: float, width: int, height: int, ascii: bool
 ) -> list[Text]:
     """The lines of a plotext plot. Its figure is global, so everything is set anew each time."""
-    from plotext import figure, marker, pixel
+    from plotext import figure, marker, pixel, terminal
 
+    terminal.limit(False, False)
     figure.clear()
     figure.theme("colorless")
     figure.plot_size(width, height)

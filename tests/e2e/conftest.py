@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.program import Program
+from tests.e2e.program import LONG, Program, listening
 
 
 @pytest.fixture
@@ -12,13 +12,20 @@ def program(tmp_path):
     program.end()
 
 
-LONG = ("run", "--headless", "--", 96, 1)
-"""96 steps for each of two runs: long enough to be caught while they train."""
-
-
-@pytest.fixture
-def long_run(program):
-    """The long training, just started: its process."""
-    with program.start("run", program.script, *LONG[1:]) as child:
-        yield child
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """A program whose long training ran headless to its end: `output`, and what `listened` while it trained."""
+    program = Program(tmp_path_factory.mktemp("undisturbed"))
+    child = program.start("run", program.script, "--headless", "--", *LONG)
+    try:
+        program.until(lambda: program.show(1)["step"] > 3)
+        # rftui, the scheduler, its worker, tracking
+        busy = program.until(lambda: len(found := program.processes()) >= 4 and found)
+        program.listened = listening(busy)
+        program.output = child.communicate(timeout=240)[0]
+        assert child.returncode == 0, program.output
+        program.nothing_left()
+        yield program
+    finally:
         program.end()
+        child.communicate()

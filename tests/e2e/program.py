@@ -37,7 +37,10 @@ experiment = Experiment(experiment_name="tiny")
 experiment.run_fit(RFGridSearch(configs), create_model, rows, rows[:6], num_chunks=3, seed=42)
 experiment.end()
 """
-"""Two runs of one epoch over ROWS rows, in batches of BATCH: its arguments."""
+"""Two runs of one epoch over so many rows, in batches of so many: its arguments."""
+
+LONG = (96, 1)
+"""Arguments of the script for runs of 96 steps: long enough to be caught while they train."""
 
 
 class Program:
@@ -129,3 +132,14 @@ class Program:
                 process.kill()
             except psutil.NoSuchProcess:
                 pass
+
+
+def listening(processes: list[psutil.Process]) -> list:
+    """The inet sockets on which any of the processes listens."""
+    found = []
+    for process in processes:
+        try:
+            found += [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+        except psutil.NoSuchProcess:
+            pass
+    return found

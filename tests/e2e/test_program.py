@@ -9,6 +9,9 @@ import pytest
 
 from rftui.scheduler.store import Store
 
+pytestmark = pytest.mark.slow
+
+
 FIELDS = (
     "id name state chunk chunks step total_steps epoch device parent knobs metrics error checkpoint final"
 ).split()
@@ -19,7 +22,7 @@ def listening(processes):
 
 
 def test_a_training_from_its_start_to_what_it_leaves(program):
-    child = program.start("run", program.script, "--headless", "--", 12, 4)
+    child = program.start("run", program.script, "--headless", "--", 48, 4)
     busy = program.until(
         lambda: len(found := program.processes()) >= 4 and found
     )  # rftui, scheduler, worker, tracking
@@ -51,7 +54,7 @@ def test_a_finished_adapter_loads_with_peft_and_generates(program):
 
     from tests.e2e.program import TINYCHAT
 
-    program.call("run", program.script, "--headless", "--", 3, 4)
+    program.call("run", program.script, "--headless", "--", 12, 4)
     final = program.show()["runs"][0]["final"]
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(TINYCHAT), final)
     tokenizer = AutoTokenizer.from_pretrained(final)
@@ -68,8 +71,8 @@ def adapter(program, run):
 def test_stop_resume_interrupt_and_open_end_in_the_same_bytes(program, tmp_path_factory):
     from tests.e2e.program import Program
 
-    steps, batch = 60, 2
-    child = program.start("run", program.script, "--headless", "--", steps, batch)
+    rows, batch, steps = 120, 2, 60
+    child = program.start("run", program.script, "--headless", "--", rows, batch)
     program.until(lambda: program.show(1)["step"] > 3)
     assert "stops at its next step" in program.call("stop", "tiny", 1)
     stopped = program.until(lambda: (run := program.show(1))["state"] == "stopped" and run)
@@ -85,22 +88,22 @@ def test_stop_resume_interrupt_and_open_end_in_the_same_bytes(program, tmp_path_
     assert all(run["state"] in ("waiting", "queued", "done") for run in interrupted["runs"])
     program.call("open", "tiny", "--headless")
     undisturbed = Program(tmp_path_factory.mktemp("undisturbed"))
-    undisturbed.call("run", undisturbed.script, "--headless", "--", steps, batch)
+    undisturbed.call("run", undisturbed.script, "--headless", "--", rows, batch)
     for run in (1, 2):
         assert adapter(program, run) == adapter(undisturbed, run)
         assert program.show(run)["curves"] == undisturbed.show(run)["curves"]
 
 
 def test_clones_from_the_shell_are_checked_and_the_typed_learning_rate_trains(program):
-    program.call("run", program.script, "--headless", "--", 12, 4)
+    program.call("run", program.script, "--headless", "--", 48, 4)
     base = program.show(1)["curves"]["loss"]
-    refused = program.call("clone", "tiny", 2, "--set", "r=4", "--set", "max_steps=24", "--warm", code=1)
+    refused = program.call("clone", "tiny", 2, "--set", "r=4", "--set", "epochs=2", "--warm", code=1)
     assert "r" in refused and "Traceback" not in refused
     assert "learning_rate" in program.call("clone", "tiny", 2, "--set", "learnin_rate=1", code=2)
-    said = program.call("clone", "tiny", 1, "--set", "lr=1e-3", "--set", "max_steps=18", "--warm", "--json")
+    said = program.call("clone", "tiny", 1, "--set", "lr=1e-3", "--set", "epochs=2", "--warm", "--json")
     clone = json.loads(said)["run"]
     done = program.until(lambda: (run := program.show(clone))["state"] == "done" and run)
-    assert done["parent"] == 1 and done["step"] == 6
+    assert done["parent"] == 1 and done["step"] == 12
     assert {rate for _, rate in done["curves"]["learning_rate"]} == {1e-3}
     assert done["curves"]["loss"][0][1] < base[0][1] - 0.5, "it starts from its parent's weights, not the base's"
     program.until(lambda: not program.processes())
@@ -134,24 +137,23 @@ def test_bad_input_is_one_clear_line(program, kind):
     else:
         text = text.replace("configs = ", change + "\nconfigs = ")
     program.script.write_text(text)
-    output = program.call("run", program.script, "--headless", "--", 2, 4, code=code)
+    output = program.call("run", program.script, "--headless", "--", 12, 4, code=code)
     assert word in output and "Traceback" not in output
     assert program.until(lambda: not program.processes())
 
 
 def test_a_run_that_raises_fails_alone(program):
     text = program.script.read_text()
-    text = text.replace("experiment = ", CREATE + "experiment = ")
-    text = text.replace("RFGridSearch(configs), None", "RFGridSearch(configs), create")
+    text = text.replace("create_model = None", CREATE)
     program.script.write_text(text)
-    program.call("run", program.script, "--headless", "--", 3, 4, code=1)
+    program.call("run", program.script, "--headless", "--", 12, 4, code=1)
     one, two = program.show()["runs"]
     assert (one["state"], two["state"]) == ("done", "failed")
     assert "no rank 8 today" in two["error"]
 
 
 CREATE = """
-def create(config):
+def create_model(config):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     if config["peft_config"]["r"] == 8:
         raise ValueError("no rank 8 today")

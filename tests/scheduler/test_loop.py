@@ -174,6 +174,7 @@ def test_halt_leaves_everything_resumable_and_reopening_trains_on(play, kept, ey
     hold.wait()
     seen = eyes()
     assert seen.ask("halt").ok
+    world.came("cpu")
     hold.go.set()
     assert scheduler.end() == 130
     states = {run.id: (run.state, run.step) for run in kept().runs()}

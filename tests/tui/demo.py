@@ -97,6 +97,7 @@ class Imagined(FakeViewer):
                 update.runs.append(run)
         for run in holders:
             run.step += 5
+            run.active_seconds += 1.5
             lr = run.knobs["training_args.learning_rate"]
             loss = 1.1 + 1.4 * math.exp(-run.step * lr * 60) + self._random.gauss(0, 0.04)
             loss += (run.step / 80) ** 3 if lr >= 1e-3 else 0.0

@@ -92,8 +92,15 @@ class FakeViewer:
         self.closed = False
         self._coming: queue.Queue[object] = queue.Queue()
         self._lost = False
+        self._given = self._taken = self._handled = 0
+
+    @property
+    def drained(self) -> bool:
+        """Whether the app has got all that was given: it came back for more."""
+        return self._handled == self._given
 
     def give(self, *messages: Snapshot | Update | Reply) -> None:
+        self._given += 1
         self._coming.put(list(messages))
 
     def lose(self) -> None:
@@ -105,12 +112,14 @@ class FakeViewer:
         self.give(Reply(self.sent[-1].id, ok, text))
 
     def poll(self, timeout: float) -> list[object]:
+        self._handled = self._taken
         try:
             batch = self._coming.get(timeout=timeout)
         except queue.Empty:
             return []
         if batch is None:
             raise LinkLost("the scheduler has ended")
+        self._taken += 1
         return batch  # type: ignore[return-value]
 
     def send(self, command: Command) -> None:
@@ -120,6 +129,7 @@ class FakeViewer:
 
     def close(self) -> None:
         self.closed = True
+        self._coming.put([])  # whoever still waits in `poll` goes on
 
 
 class FakeLaunch:

@@ -20,6 +20,7 @@ from rftui.automl.validate import clone_faults, parse
 from rftui.faults import Fault
 from rftui.messages import Field
 from rftui.runs import Run, flatten, short
+from rftui.tui.board import clean
 
 _ALWAYS = (
     "training_args.learning_rate",
@@ -54,8 +55,7 @@ class Pick(Select[str], inherit_bindings=False):
     Pick > SelectCurrent.-has-value Static#label { color: ansi_default; }
     Pick:focus #label { text-style: reverse; }
     Pick > SelectOverlay { color: ansi_default; background: ansi_default; }
-    Pick > SelectOverlay > .option-list--option-highlighted { color: ansi_default; background: ansi_default;
-        text-style: reverse; }
+    Pick > SelectOverlay:focus > .option-list--option-highlighted { text-style: bold underline; }
     Pick.-ascii .arrow { display: none; }
     Pick.-ascii > SelectOverlay { border: ascii ansi_cyan; }
     """
@@ -125,7 +125,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     def compose(self) -> ComposeResult:
         run = self._origin
         with Vertical() as box:
-            box.border_title = Content(f"Clone-Modify run {run.id} {run.name}")
+            box.border_title = Content(f"Clone-Modify run {run.id} {clean(run.name)}")
             if self._ascii:
                 box.styles.border = ("ascii", "ansi_cyan")
             # All rows, the lines below them, the border, and room for a few faults before it has to scroll.
@@ -265,7 +265,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         if (number := self._focused_field) is not None:
             field = self._fields[number]
             text = f"{field.name}: {' '.join(field.help.split()).split('. ')[0]}"
-        room = 2 * (min(90, self.size.width) - 6)
+        room = 2 * max(10, min(90, self.size.width) - 6)
         self.query_one("#help", Static).update(Text(textwrap.shorten(text, room, placeholder=" ..."), style="dim"))
 
     # ------------------------------------------------------------ keys

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.text import Text
 
+from rftui.messages import ExperimentInfo
+from rftui.paths import ExperimentDir
 from rftui.runs import Run, flatten, redact
-from rftui.tui.board import number
+from rftui.tui.board import clean, number
 from rftui.tui.screens.clone import shown
 from rftui.tui.screens.pages import Page
 
@@ -19,7 +23,7 @@ class DetailScreen(Page):
     """`parent` is the run it was cloned from; `update` shows it anew."""
 
     def __init__(self, run: Run, parent: Run | None, log_tail: list[str], *, ascii: bool = False) -> None:
-        super().__init__(f"run {run.id} {run.name}", _text(run, parent, log_tail, ascii), ascii=ascii)
+        super().__init__(f"run {run.id} {clean(run.name)}", _text(run, parent, log_tail, ascii), ascii=ascii)
         self.run = run
         self._origin = parent
 
@@ -28,10 +32,22 @@ class DetailScreen(Page):
         self.show(_text(run, self._origin, log_tail, self._ascii))
 
 
+def log_tail(experiment: ExperimentInfo | None, run: Run, lines: int = _LINES) -> list[str]:
+    """The last lines of what the run wrote; none where its directory is not on this machine."""
+    if experiment is None:
+        return []
+    try:
+        with open(ExperimentDir(Path(experiment.path)).run(run.id).log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 300 * lines))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
 def _text(run: Run, parent: Run | None, log_tail: list[str], ascii: bool) -> Text:
     text = Text()
     if run.error:
-        text.append(f"error: {run.error}\n\n", "bold red")
+        text.append(f"error: {clean(run.error)}\n\n", "bold red")
     facts = [
         ("state", f"{run.state}{' on ' + run.device if run.device else ''}, {run.algo}"),
         ("position", f"chunk {run.chunk}/{run.chunks}, step {run.step}/{run.total_steps}, epoch {run.epoch:.2f}"),
@@ -47,7 +63,7 @@ def _text(run: Run, parent: Run | None, log_tail: list[str], ascii: bool) -> Tex
     _section(text, "last values", [(name, number(value)) for name, value in run.metrics.items()])
     _section(text, "config", [(name, _plain(value)) for name, value in config.items()])
     text.append("log\n", "bold")
-    lines = "\n".join(log_tail[-_LINES:])
+    lines = "\n".join(log_tail)
     # What a run writes may hold the codes of colours and cursor moves, which would reach the terminal.
     return text.append_text(Text.from_ansi(lines)) if lines else text.append("it has written nothing yet", "dim")
 
@@ -79,7 +95,7 @@ def _section(text: Text, title: str, rows: Iterable[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         text.append(f"{name:<{width}}  ", "cyan")
-        text.append(f"{value}\n")
+        text.append(f"{clean(value)}\n")
     text.append("\n")
 
 

@@ -21,9 +21,15 @@ _LEVELS = {"error": "bold red", "notice": "yellow"}
 class Lower(Horizontal):
     """What is below the table."""
 
-    def share_room(self, rows: int, height: int) -> None:
-        """On a tall screen these panels get what the table's rows leave."""
-        free = height - rows - 9  # the table's frame and titles, the other lines, and two rows to spare
+    def __init__(self, board: Board) -> None:
+        super().__init__(id="bottom")
+        self._board = board
+
+    def share_room(self, height: int) -> None:
+        """On a screen that is tall these panels get what the table's rows leave of its `height`."""
+        free = (
+            height - len(self._board.alive) - 9
+        )  # the table's frame and titles, the other lines, and two rows to spare
         self.styles.height = max(height * 2 // 5, free) if height >= TALL else None
 
 

@@ -41,13 +41,22 @@ class _Column:
     style: Callable[[Run], str] = lambda run: ""
 
 
-class RunTable(ScrollView, can_focus=True):
+@dataclass(frozen=True)
+class _Row:
+    """A row as it was drawn: the cursor and mark, its cells with their styles, and what they make."""
+
+    marks: str
+    cells: list[tuple[str, str]]
+    strip: Strip
+
+
+class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
     """Shows `board`; `cursor` is the id of the run under the cursor, and stays on it when rows move."""
 
     class CursorMoved(Message):
         """The cursor is on another run."""
 
-    DEFAULT_CSS = "RunTable { scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = "RunTable { scrollbar-size-vertical: 1; overflow-x: hidden; }"
 
     def __init__(self, board: Board, *, ascii: bool = False) -> None:
         super().__init__(id="runs")
@@ -56,7 +65,7 @@ class RunTable(ScrollView, can_focus=True):
         self.metric = "loss"
         self._ascii = ascii
         self._columns: list[_Column] = []
-        self._strips: dict[int, Strip] = {}
+        self._drawn: dict[int, _Row] = {}
 
     # ------------------------------------------------------------ what changed
 
@@ -66,7 +75,7 @@ class RunTable(ScrollView, can_focus=True):
         if self.cursor not in shown:
             self.cursor = shown[0] if shown else None
             self.post_message(self.CursorMoved())
-        self._strips.clear()
+        self._drawn.clear()
         self._columns = self._fitting_columns()
         self.virtual_size = Size(self.size.width, len(shown) + 1)
         self.show_titles()
@@ -74,20 +83,33 @@ class RunTable(ScrollView, can_focus=True):
         self.refresh()
 
     def refresh_runs(self, runs: set[int]) -> None:
-        """The rows of these runs changed."""
+        """Something about these runs changed: draw those of their cells that did."""
         for row, run in enumerate(self.board.shown):
-            if run in runs:
-                self._strips.pop(run, None)
-                y = row + 1 - round(self.scroll_offset.y)
-                if 1 <= y < self.size.height:
-                    self.refresh(Region(0, y, self.size.width, 1))
+            old = self._drawn.pop(run, None) if run in runs else None
+            y = row + 1 - round(self.scroll_offset.y)
+            if old is None or not 1 <= y < self.size.height:
+                continue
+            new = self._drawn[run] = self._draw_row(self.board.runs[run])
+            if old.marks != new.marks:
+                self.refresh(Region(0, y, self.size.width, 1))
+                continue
+            x = 2
+            for column, was, now in zip(self._columns, old.cells, new.cells, strict=True):
+                if was != now:
+                    self.refresh(Region(x, y, column.width, 1))
+                x += column.width + len(self._gap)
+
+    @property
+    def page(self) -> int:
+        """Rows that are seen at once."""
+        return max(1, self.size.height - 1)
 
     def show_titles(self) -> None:
         """Above the table how many runs there are; below it which of them are shown, and how."""
         board, shown, alive = self.board, len(self.board.shown), len(self.board.alive)
         self.border_title = Content(f"1 runs {shown}{f' of {alive}' if shown < alive else ''}")
         parts = [f"filter {clean(board.filter)}"] if board.filter else []
-        parts += [f"by {board.sort}"] if board.sort else []
+        parts += [f"by {board.sort}{', most first' if board.descending else ''}"] if board.sort else []
         parts += [f"{len(board.marked)} marked"] if board.marked else []
         self.border_subtitle = Content("  ".join(parts))
 
@@ -130,24 +152,21 @@ class RunTable(ScrollView, can_focus=True):
         if row >= len(self.board.shown):
             return Strip.blank(width)
         run = self.board.shown[row]
-        if run not in self._strips:
-            self._strips[run] = self._draw_row(self.board.runs[run]).adjust_cell_length(width)
-        return self._strips[run]
+        if run not in self._drawn:
+            self._drawn[run] = self._draw_row(self.board.runs[run])
+        return self._drawn[run].strip
 
-    def _draw_row(self, run: Run) -> Strip:
+    def _draw_row(self, run: Run) -> _Row:
         under = run.id == self.cursor
         base = Style(reverse=True) if under else Style()
-        mark = "*" if run.id in self.board.marked else " "
-        segments = [Segment((">" if under else " ") + mark, base + Style(bold=True))]
-        for position, column in enumerate(self._columns):
-            text = _fit(column.text(run), column.width, right=column.right)
-            segments.append(Segment(text, base + Style.parse(column.style(run) or "none")))
-            if position < len(self._columns) - 1:
-                segments.append(Segment(self._gap, base))
-        strip = Strip(segments)
-        if under and strip.cell_length < self.size.width:
-            segments.append(Segment(" " * (self.size.width - strip.cell_length), base))
-        return Strip(segments)
+        marks = (">" if under else " ") + ("*" if run.id in self.board.marked else " ")
+        segments = [Segment(marks, base + Style(bold=True))]
+        cells = [
+            (_fit(column.text(run), column.width, right=column.right), column.style(run)) for column in self._columns
+        ]
+        for text, style in cells:
+            segments += [Segment(text, base + Style.parse(style or "none")), Segment(self._gap, base)]
+        return _Row(marks, cells, Strip(segments).adjust_cell_length(self.size.width, base))
 
     @property
     def _gap(self) -> str:
@@ -184,7 +203,7 @@ class RunTable(ScrollView, can_focus=True):
                 columns.append(column)
                 left -= column.width + gap
         if trend in columns and left > 0:
-            columns[columns.index(trend)] = self._trend_column(min(trend.width + left, 60))
+            columns[columns.index(trend)] = self._trend_column(min(trend.width + left, 40))
         return columns
 
     def _trend_column(self, width: int) -> _Column:

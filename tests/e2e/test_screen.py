@@ -1,0 +1,124 @@
+"""The real program on a terminal, driven by keys: a pty at 80x24, tmux at 200x50."""
+
+import shutil
+import subprocess
+import threading
+
+import pexpect
+import pyte
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+class Terminal:
+    """A pty with a screen that can be read. A thread takes what the program writes, or it would come to a halt."""
+
+    def __init__(self, command, environment, columns, rows):
+        self.child = pexpect.spawn(
+            command[0], command[1:], env=environment, dimensions=(rows, columns), encoding="utf-8"
+        )
+        self._screen = pyte.Screen(columns, rows)
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, args=(pyte.Stream(self._screen),), daemon=True)
+        self._reader.start()
+
+    def _read(self, stream):
+        while True:
+            try:
+                text = self.child.read_nonblocking(65536, timeout=None)
+            except pexpect.EOF:
+                return
+            with self._changed:
+                stream.feed(text)
+                self._changed.notify_all()
+
+    def until(self, *words):
+        """Wait until the screen shows all the words; the screen."""
+
+        def shown():
+            text = "\n".join(self._screen.display)
+            return text if all(word in text for word in words) else None
+
+        with self._changed:
+            found = self._changed.wait_for(shown, timeout=120)
+            assert found, f"{words} never came; the screen is:\n" + "\n".join(self._screen.display)
+            return found
+
+    def exit_status(self):
+        self._reader.join(120)
+        self.child.close()
+        return self.child.exitstatus
+
+
+def test_keys_at_80x24_on_a_real_training(program):
+    command = program.command("run", program.script, "--", 900, 1)
+    terminal = Terminal(command, program.environment, 80, 24)
+    assert "waiting for the script" in terminal.until("script.py", "waiting")
+    shown = terminal.until("r4", "r8", "run", "TREND")
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    terminal.until("1 runs", "2 loss")
+    program.until(lambda: program.show(1)["step"] > 2)
+    terminal.child.send("s")
+    terminal.until("stopped")
+    stopped = program.until(lambda: (run := program.show(1))["state"] == "stopped" and run)
+    terminal.child.send("s")
+    terminal.until("stop is refused, it is already stopped")
+    terminal.child.send("r")
+    program.until(lambda: program.show(1)["step"] > stopped["step"])
+    terminal.child.send("c")
+    terminal.until("Clone-Modify run 1", "nothing changed")
+    terminal.child.send("\x05\x15")
+    terminal.child.send("1e-3")
+    terminal.until("1e-3; warm")
+    terminal.child.send("\x13")
+    clone = program.until(lambda: len(runs := program.show()["runs"]) == 3 and runs[2])
+    assert (clone["parent"], clone["knobs"]["training_args.learning_rate"]) == (1, 1e-3)
+    terminal.child.send("G")
+    terminal.child.send("d")
+    terminal.until("Delete run")
+    terminal.child.send("y")
+    program.until(lambda: [run["state"] for run in program.show()["runs"]].count("deleted") == 1)
+    terminal.child.send("q")
+    terminal.until("stay")
+    terminal.child.send("s")
+    assert terminal.exit_status() == 130
+    assert program.show()["state"] == "interrupted"
+    assert program.until(lambda: not program.processes()), "a process was left behind"
+
+
+@pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+def test_in_tmux_at_200x50(program):
+    def tmux(*words):
+        done = subprocess.run(
+            ["tmux", "-S", str(program.folder / "t"), *words], capture_output=True, text=True, env=program.environment
+        )
+        return done.stdout
+
+    command = program.command("run", program.script, "--", 900, 1)
+    tmux("new-session", "-d", "-x", "200", "-y", "50", "-c", str(program.folder), *command)
+
+    def screen():
+        return tmux("capture-pane", "-p")
+
+    shown = program.until(lambda: "STEP" in (text := screen()) and "3 events" in text and text)
+    assert "Stop" in shown and "Help" in shown
+    program.until(lambda: program.show(1)["step"] > 2)
+    tmux("send-keys", "?")
+    program.until(lambda: "Resume a stopped run" in screen())
+    tmux("send-keys", "Escape")
+    program.until(lambda: "Resume a stopped run" not in screen())
+    tmux("send-keys", "q")
+    program.until(lambda: "stay" in screen())
+    tmux("send-keys", "l")
+    program.until(lambda: not screen().strip())
+    step = program.show(1)["step"]
+    program.until(lambda: program.show(1)["step"] > step)  # it goes on without a viewer
+
+
+def test_a_dumb_terminal_gets_plain_lines(program):
+    terminal = Terminal(
+        program.command("run", program.script, "--", 12, 4), program.environment | {"TERM": "dumb"}, 80, 24
+    )
+    assert "\x1b" not in terminal.until("run 2 is done")
+    assert terminal.exit_status() == 0

@@ -1,0 +1,434 @@
+"""Messages that cross: the real scheduler, given one message at a time, with no worker and no thread behind it."""
+
+import os
+import shutil
+
+import pytest
+from fake_worker import write_checkpoint
+
+from rftui import messages
+from rftui.messages import Begun, Command, Field, Halt, Halted, Pin, Pinned, Quit, Turn
+from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
+from rftui.scheduler import loop
+from rftui.scheduler.headless import Printer
+from rftui.scheduler.store import Store
+from rftui.scheduler.workers import slots
+
+RATE = "training_args.learning_rate"
+
+
+class Silent:
+    """Workers that are started and say nothing; what they report is put into the rig's mouth."""
+
+    def __init__(self, experiment, server, devices):
+        self.slots = {slot.name: slot for slot in slots(devices)}
+        self.experiment, self.killed = experiment, []
+
+    def start(self, name):
+        return 1
+
+    def current(self, name, incarnation):
+        return True
+
+    def alive(self):
+        return False
+
+    def last_words(self, name):
+        return "killed"
+
+    def log(self, name):
+        return self.experiment.logs / name
+
+    def end(self, patience): ...
+
+    def kill(self, names=None):
+        self.killed.append(names)
+
+
+class Rig:
+    """A scheduler whose loop is turned by hand."""
+
+    def __init__(self, experiment, fit=1, devices="cpu"):
+        self.scheduler = loop.Scheduler(experiment, fit, None, devices, False)
+        self.board, self.turns = self.scheduler.board, self.scheduler.turns
+        self.experiment, self.tasks, self.replies = experiment, [], []
+        self.scheduler.server.task = lambda worker, task: self.tasks.append(task)
+        self.scheduler.server.send = lambda viewer, reply: self.replies.append(reply)
+        self.workers = list(self.scheduler.workers.slots)
+        self.closed = False
+        self.scheduler._take_up()
+
+    def ready(self):
+        """The workers stand, the configs are checked, and the first turns are given."""
+        for worker in self.workers:
+            self.says(messages.Ready(7), worker=worker)
+        self.says(messages.Schema({"SFT": [Field(RATE, "float")]}))
+        self.says(messages.Checked(1, [], []))
+        return self
+
+    def says(self, *reports, worker=None):
+        self.scheduler._receive(messages.Report(worker or self.workers[0], 1, list(reports)))
+        if not self.scheduler._ending:
+            self.turns.assign()
+
+    def steps(self, run, step):
+        """The run begins its turn and takes a step."""
+        self.says(Begun(run, 0, 6, 0, 3, 0.0), messages.Stepped(run, step, 0, 0.1))
+
+    def ask(self, op, run=0, changes=None, **how):
+        self.scheduler._receive(Command("c", op, run, changes or {}, **how))
+        if not self.scheduler._ending:
+            self.turns.assign()
+        return self.replies[-1]
+
+    def close(self):
+        """The end of `serve`: the exit code."""
+        self.closed = True
+        return self.scheduler._close()
+
+    def run(self, number):
+        return self.board.runs[number]
+
+    def state(self, number):
+        return self.run(number).state
+
+    def sent(self, kind):
+        return [task for task in self.tasks if isinstance(task, kind)]
+
+    def holds_turn(self):
+        """The run that has the device, as the viewers see it."""
+        return self.board.devices[self.workers[0]].run
+
+    def commit(self, run, step):
+        """A checkpoint lies on disk."""
+        return write_checkpoint(self.experiment.run(run).checkpoints, step)
+
+    def halts(self, run, step):
+        """The worker frees the run at a step, with a checkpoint."""
+        self.says(Halted(run, step, str(self.commit(run, step)) if step else None))
+
+
+class Quiet:
+    def wake(self): ...
+
+    def notices(self):
+        return []
+
+    def close(self, timeout):
+        return True
+
+
+@pytest.fixture
+def rig(experiment, monkeypatch):
+    monkeypatch.setattr(loop, "Workers", Silent)
+    monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
+    made = []
+
+    def make(**how):
+        made.append(Rig(experiment, **how))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if not each.closed:
+            each.scheduler.store.close()
+            each.scheduler.server.close()
+
+
+@pytest.fixture
+def rigged(rig):
+    """Run 1 has taken a step of its first turn; runs 2 and 3 are queued."""
+    made = rig().ready()
+    made.steps(1, 1)
+    return made
+
+
+# ---------------------------------------------------------------- a run that ends as something is asked of it
+
+
+def test_a_run_that_finished_as_stop_was_pressed_is_done(rigged):
+    assert rigged.ask("stop", 1).ok
+    rigged.says(messages.Finished(1, 6, "final", None, 1.0))
+    assert rigged.state(1) == DONE and rigged.holds_turn() == 2 and 1 not in rigged.turns.resident
+    assert not rigged.ask("resume", 1).ok
+
+
+def test_a_run_that_ended_its_chunk_as_stop_was_pressed_stops(rigged):
+    assert rigged.ask("stop", 1).ok
+    rigged.says(messages.TurnEnded(1, 2, 1, 0.5, 1.0))
+    assert rigged.state(1) == STOPPING and rigged.holds_turn() == 2
+    rigged.halts(1, 2)
+    assert rigged.state(1) == STOPPED and rigged.holds_turn() == 2, "the other's turn goes on"
+
+
+def test_a_run_that_is_halted_in_its_turn_gives_the_device_up(rigged):
+    rigged.ask("stop", 1)
+    rigged.halts(1, 1)
+    assert rigged.state(1) == STOPPED and rigged.holds_turn() == 2
+    assert [task.run.id for task in rigged.sent(Turn)] == [1, 2]
+
+
+def test_a_run_that_cannot_be_built_fails_alone(rig):
+    made = rig().ready()
+    made.says(messages.Failed(1, "Target modules not found", "Traceback", 2.5))
+    assert made.state(1) == FAILED and made.holds_turn() == 2
+
+
+def test_a_run_that_is_stopped_before_its_first_step_begins_anew_when_it_is_resumed(rig):
+    made = rig().ready()
+    made.ask("stop", 1)
+    made.says(Begun(1, 0, 6, 0, 3, 0.0), Halted(1, 0, None))
+    assert made.state(1) == STOPPED
+    assert made.ask("resume", 1).ok
+    made.says(messages.Failed(2, "x", "", 0.0), messages.Failed(3, "x", "", 0.0))
+    turn = made.sent(Turn)[-1]
+    assert (turn.run.id, turn.resume) == (1, None)
+
+
+def test_resume_is_refused_until_the_run_has_stopped(rigged):
+    rigged.ask("stop", 1)
+    assert "still stopping" in rigged.ask("resume", 1).text
+    rigged.halts(1, 1)
+    assert rigged.ask("resume", 1).ok
+
+
+def test_delete_while_it_stops_frees_it_once(rigged):
+    rigged.ask("stop", 1)
+    assert rigged.ask("delete", 1).ok and rigged.turns.resident[1]
+    rigged.halts(1, 1)
+    assert rigged.state(1) == DELETED and 1 not in rigged.turns.resident
+    assert not rigged.ask("delete", 1).ok
+
+
+@pytest.mark.parametrize("last", [messages.Finished(1, 6, "final", None, 1.0), messages.Failed(1, "boom", "", 1.0)])
+def test_a_deleted_run_stays_deleted_however_it_ended(rigged, last):
+    rigged.ask("delete", 1)
+    rigged.says(last)
+    assert rigged.state(1) == DELETED and 1 not in rigged.turns.resident
+
+
+def test_a_turn_holds_the_run_as_it_was_when_the_turn_was_given(rigged):
+    (turn,) = rigged.sent(Turn)
+    assert (turn.run.state, turn.run.step) == (RUNNING, 0), "it is pickled later, by another thread"
+
+
+# ---------------------------------------------------------------- moves
+
+
+@pytest.fixture
+def moving(rig):
+    """Two workers; run 3 is parked on the first, which trains run 1, and is being moved to the second."""
+    made = rig(devices="cpu:2").ready()
+    made.steps(1, 1)
+    made.says(messages.TurnEnded(1, 2, 1, 0.5, 9.0))
+    made.says(Begun(3, 0, 6, 0, 3, 0.0), messages.Stepped(3, 2, 1, 0.5), messages.TurnEnded(3, 2, 1, 0.5, 9.0))
+    made.says(messages.Finished(2, 6, "final", None, 1.0), worker="cpu1")
+    assert made.tasks[-1] == Halt(3)
+    return made
+
+
+def test_a_run_that_is_stopped_while_it_moves_stops(moving):
+    assert moving.ask("stop", 3).ok
+    moving.halts(3, 2)
+    assert moving.state(3) == STOPPED and moving.board.devices["cpu1"].run is None
+
+
+def test_a_run_that_is_deleted_while_it_moves_goes(moving):
+    assert moving.ask("delete", 3).ok
+    moving.halts(3, 2)
+    assert moving.state(3) == DELETED and 3 not in moving.turns.resident
+
+
+def test_a_run_whose_worker_dies_while_it_moves_is_taken_by_another(moving):
+    moving.commit(3, 2)
+    moving.says(messages.Gone(-9))
+    assert moving.board.devices["cpu1"].run in (1, 3) and moving.run(3).error is None
+
+
+# ---------------------------------------------------------------- warm clones
+
+
+def clone(rigged, parent=1):
+    answer = rigged.ask("clone", parent, {RATE: 1e-5}, warm=True)
+    assert answer.ok, answer.text
+    return answer.run
+
+
+def test_a_parent_that_is_deleted_in_the_same_instant_is_pinned_first(rigged):
+    number = clone(rigged)
+    rigged.ask("delete", 1)
+    assert rigged.tasks[-2:] == [Pin(1, [number]), Halt(1, save=False)]
+    write_checkpoint(rigged.experiment.run(number).path, 1).rename(rigged.experiment.run(number).start)
+    rigged.says(Pinned(1, [number], 1, 0.5, 10), Halted(1, 1, None))
+    assert rigged.state(1) == DELETED and rigged.run(number).start_row == 10 and not rigged.turns.pinning
+
+
+def test_a_deleted_parent_is_not_cloned(rigged):
+    rigged.ask("delete", 1)
+    assert rigged.ask("clone", 1, {RATE: 1e-5}, warm=True).text.endswith("it is deleted")
+
+
+def test_a_parent_that_finishes_before_it_is_pinned_is_pinned_at_its_end(rigged):
+    number = clone(rigged)
+    path = rigged.commit(1, 6)
+    rigged.says(messages.Finished(1, 6, "final", str(path), 1.0))
+    assert rigged.state(number) == QUEUED, "the worker still pins it"
+    shutil.copytree(path, rigged.experiment.run(number).start)
+    rigged.says(Pinned(1, [number], 6, 3.0, 60))
+    assert (rigged.run(number).start_step, rigged.run(number).start_row) == (6, 60)
+
+
+def test_a_run_that_has_its_turn_but_no_step_yet_is_not_cloned_warm(rig):
+    made = rig().ready()
+    assert "clone it cold" in made.ask("clone", 1, {RATE: 1e-5}, warm=True).text
+    assert not made.sent(Pin)
+
+
+def test_a_clone_whose_pin_was_lost_with_the_parent_is_not_resumed(rigged):
+    number = clone(rigged)
+    rigged.ask("stop", number)
+    rigged.says(messages.Gone(-9))
+    assert rigged.state(number) == FAILED and not rigged.ask("resume", number).ok
+
+
+def test_a_clone_whose_weights_are_torn_fails_and_does_not_wait_for_ever(rigged):
+    number = clone(rigged)
+    rigged.says(Pinned(1, [number], 1, 0.5, 10))
+    assert rigged.state(number) == FAILED and number not in rigged.turns.pinning
+
+
+def test_a_clone_that_was_deleted_before_its_pin_stays_deleted(rigged):
+    number = clone(rigged)
+    rigged.ask("delete", number)
+    rigged.says(Pinned(1, [number], 1, 0.5, 10))
+    assert rigged.state(number) == DELETED
+
+
+def test_why_files_could_not_be_linked_is_told(rigged, monkeypatch):
+    rigged.commit(1, 1)
+    rigged.ask("stop", 1)
+    rigged.halts(1, 1)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert "No space left on device" in rigged.ask("clone", 1, {RATE: 1e-5}, warm=True).text
+
+
+# ---------------------------------------------------------------- deaths
+
+
+def test_a_stopping_run_whose_worker_died_is_stopped(rigged):
+    rigged.ask("stop", 1)
+    rigged.says(messages.Gone(-9))
+    run = rigged.run(1)
+    assert (run.state, run.step, run.chunk, run.epoch) == (STOPPED, 0, 0, 0.0)
+
+
+def test_a_deleted_run_whose_worker_died_holds_nothing(rigged):
+    rigged.ask("delete", 1)
+    rigged.says(messages.Gone(-9))
+    assert rigged.state(1) == DELETED and not rigged.turns.resident
+
+
+def test_a_parked_run_is_not_blamed_for_its_worker(rigged):
+    rigged.says(messages.TurnEnded(1, 2, 1, 0.5, 1.0))
+    for _ in range(2):  # run 2 has the turn each time
+        rigged.says(messages.Gone(-9))
+        rigged.says(messages.Ready(7))
+    assert rigged.run(1).error is None
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_the_end_waits_for_a_deleted_run_that_is_still_held(rigged):
+    for number in (1, 2, 3):
+        rigged.ask("delete", number)
+    rigged.scheduler._look_at_the_end()
+    assert not rigged.sent(Quit)
+    rigged.says(Halted(1, 1, None))
+    rigged.scheduler._look_at_the_end()
+    assert rigged.sent(Quit) == [Quit(save=True)]
+
+
+@pytest.mark.parametrize("op", ["resume", "clone"])
+def test_what_would_start_a_run_is_refused_while_everything_ends(rigged, op):
+    rigged.ask("stop", 3)
+    rigged.ask("halt")
+    answer = rigged.ask(op, 3, {RATE: 1.0})
+    assert not answer.ok and "open it again" in answer.text
+    assert len(rigged.board.runs) == 3 and rigged.state(3) == STOPPED
+    assert rigged.ask("stop", 2).ok and rigged.state(2) == STOPPED, "what ends a run is not"
+
+
+def test_a_stop_that_the_end_overtook_is_kept(rigged, experiment, rig):
+    rigged.ask("stop", 1)
+    rigged.ask("halt")
+    assert rigged.close() == 130  # no Halted came: the workers were killed
+    states = [run.state for run in Store.read(experiment.db).runs()]
+    assert states == [STOPPED, QUEUED, QUEUED]
+
+
+def test_a_stop_that_a_killed_scheduler_had_accepted_is_kept(rigged, experiment, rig):
+    rigged.ask("stop", 1)
+    assert Store.read(experiment.db).run(1).state == STOPPING
+    again = rig(fit=None)
+    assert again.state(1) == STOPPED
+
+
+def test_what_was_halted_goes_on_later(rigged):
+    rigged.ask("halt")
+    rigged.halts(1, 1)
+    assert rigged.state(1) == WAITING and rigged.close() == 130
+
+
+# ---------------------------------------------------------------- the inbox
+
+
+def test_the_journal_is_committed_before_the_answer_leaves(rigged, experiment):
+    """Also where nothing else changed."""
+    seen = []
+
+    def send(viewer, reply):
+        (count,) = Store.read(experiment.db)._db.execute("SELECT count(*) FROM journal WHERE ok = 0").fetchone()
+        seen.append(count)
+
+    rigged.board.flush()
+    rigged.scheduler.server.send = send
+    rigged.scheduler._receive(Command("c", "stop", 99))
+    assert seen == [1]
+
+
+def test_a_flood_of_reports_does_not_keep_the_loop_from_its_work(rig):
+    """Each message brings the next one, as from workers that report faster than they are read."""
+    made = rig(fit=None)
+    scheduler, flooded, turned = made.scheduler, [], []
+
+    def receive(message):
+        flooded.append(message)
+        if len(flooded) < 500 and not turned:
+            scheduler.server.inbox.put(message)
+
+    def assign():
+        turned.append(len(flooded))
+        scheduler._ending = True
+
+    scheduler._receive, made.turns.assign = receive, assign
+    scheduler.server.inbox.put("report")
+    made.closed = True
+    scheduler.serve()
+    assert turned[0] < 10
+
+
+def test_a_terminal_that_has_hung_up_does_not_end_a_training(monkeypatch):
+    def gone(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    replaced = []
+    monkeypatch.setattr("builtins.print", gone)
+    monkeypatch.setattr(os, "dup2", lambda *files: replaced.append(files))
+    Printer.__new__(Printer)._write("a line")
+    assert replaced

@@ -1,0 +1,82 @@
+"""The app without a terminal, over a scheduler that is not there."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from fakes import FakeLaunch, FakeViewer, snapshot
+from textual.pilot import Pilot
+
+from rftui.messages import Command, Snapshot
+from rftui.tui.app import RftuiApp
+
+
+class Shown:
+    """The app under test, what it sent, and what stands on its screen."""
+
+    def __init__(self, app: RftuiApp, pilot: Pilot[int], viewer: FakeViewer, launch: FakeLaunch) -> None:
+        self.app, self.pilot, self.viewer, self.launch = app, pilot, viewer, launch
+
+    @property
+    def sent(self) -> list[Command]:
+        return self.viewer.sent
+
+    def asked(self) -> list[tuple[str, int]]:
+        return [(command.op, command.run) for command in self.viewer.sent]
+
+    def lines(self) -> list[str]:
+        strips = self.app.screen._compositor.render_strips()
+        return ["".join(segment.text for segment in strip) for strip in strips]
+
+    def text(self) -> str:
+        return "\n".join(self.lines())
+
+    def message(self) -> str:
+        return self.app.query_one("#message").render().plain.strip()
+
+    def row(self, run: int) -> str:
+        """The run's row in the table."""
+        return next(line for line in self.lines() if re.match(rf"\W*{run} (?!runs)", line))
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def until(self, true: Callable[[], object], what: str = "") -> None:
+        end = time.monotonic() + 10
+        while not true():
+            assert time.monotonic() < end, f"{what or 'this never came'}:\n{self.text()}"
+            await self.pilot.pause(0.01)
+
+    async def give(self, *messages: object) -> None:
+        """Have the scheduler send these, and wait until the screen shows them."""
+        self.viewer.give(*messages)  # type: ignore[arg-type]
+        await self.until(lambda: self.viewer.drained)
+        await self.pilot.pause()
+        self.app._paint()
+        await self.pilot.pause()
+
+
+@pytest.fixture
+def show():
+    """Run the app in a terminal of this size; without `first`, before its script serves."""
+
+    @asynccontextmanager
+    async def run(first: Snapshot | None | bool = True, size=(80, 24), **how):
+        viewer, launch = FakeViewer(), FakeLaunch()
+        if first is not None:
+            viewer.give(snapshot() if first is True else first)
+            launch.viewer = viewer
+        app = RftuiApp(launch, **how)  # type: ignore[arg-type]
+        async with app.run_test(size=size) as pilot:
+            shown = Shown(app, pilot, viewer, launch)
+            if first is not None:
+                await shown.until(lambda: app.board.experiment, "the snapshot")
+                await pilot.pause()
+            yield shown
+
+    return run

@@ -1,0 +1,513 @@
+"""The viewer, driven by keys and by what a scheduler that is not there sends."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from fakes import FIELDS, NOW, FakeLaunch, FakeViewer, made, snapshot
+from textual.app import App
+from textual.widgets import Input
+
+from rftui.messages import Event, Update
+from rftui.paths import ExperimentDir
+from rftui.tui import app as app_module
+from rftui.tui.app import RftuiApp
+from rftui.tui.board import clean
+from rftui.tui.screens.clone import CloneScreen
+from rftui.tui.screens.confirm import ConfirmScreen
+from rftui.tui.screens.detail import DetailScreen
+from rftui.tui.screens.help import HelpScreen
+from rftui.tui.screens.quit import QuitScreen
+from rftui.tui.widgets.run_table import RunTable
+
+pytestmark = pytest.mark.slow
+
+
+MARKUP = ["lr=[1e-4", "[/b", "[/b]", "[red]x[/]", "a\\[b", "tab\tnew\nline \x1b[2J"]
+
+
+# ---------------------------------------------------------------- before the script serves
+
+
+async def test_the_first_frame_comes_before_the_script_serves_and_shows_what_it_writes(show):
+    async with show(None) as shown:
+        assert "train.py: waiting for the script" in shown.text()
+        assert "it has written nothing yet" in shown.text()
+        shown.launch.lines = ["Loading the data [/b", "Making 8 \x1b[1mconfigs"]
+        await shown.until(lambda: "Loading the data [/b" in shown.text())
+        assert "Making 8 [1mconfigs" in shown.text().replace("  ", " ")
+        await shown.press("s")
+        assert "stop is refused: there is no run here yet" in shown.message()
+        await shown.press("c")
+        assert "clone is refused: there is no run here yet" in shown.message()
+        shown.viewer.give(snapshot())
+        shown.launch.viewer = shown.viewer
+        await shown.until(lambda: "sft-lr0.0002-r16" in shown.text())
+        assert "waiting for the script" not in shown.text()
+
+
+async def test_leaving_before_the_script_serves(show):
+    async with show(None) as shown:
+        await shown.press("q")
+    assert shown.app.return_value == 130
+
+
+async def test_a_script_that_dies_before_it_serves_ends_the_viewer_with_its_exit_code(show):
+    async with show(None) as shown:
+        shown.launch.exit_status = 3
+        await shown.until(lambda: shown.app._exit)
+    assert shown.app.return_value == 3
+
+
+def test_what_is_left_on_the_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(RftuiApp, "run", lambda self: App.run(self, headless=True))
+    dies = FakeLaunch()
+    dies.exit_status, dies.lines = 3, ["the command says why"]
+    assert app_module.run(dies) == 3
+    assert capsys.readouterr().out == ""
+
+    ended = FakeViewer()
+    ended.give(snapshot([made(1, "done", name="[/b é"), made(2, "failed")], state="done"))
+    monkeypatch.setattr(RftuiApp, "link_lost", lambda self: self.exit(1))
+    ended.lose()
+    assert app_module.run(FakeLaunch(ended)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "[/b é" in lines[0] and "done" in lines[0] and lines[-1] == "rftui open tinychat-sft opens it again"
+
+
+async def test_a_sigterm_ends_the_viewer_and_nothing_else(show):
+    async with show() as shown:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await shown.until(lambda: shown.app._exit)
+    assert shown.app.return_value == 130 and shown.sent == [] and shown.viewer.closed
+
+
+# ---------------------------------------------------------------- stop and resume
+
+
+async def test_stop_shows_at_once_and_until_the_scheduler_says_so(show):
+    async with show() as shown:
+        await shown.press("s")
+        assert shown.asked() == [("stop", 1)] and shown.sent[0].by == "key"
+        assert "stopping" in shown.row(1)
+        await shown.give(Update(11, runs=[made(1, step=105)], points=[(1, "loss", 105, 1.0)]))
+        assert "stopping" in shown.row(1), "a step that was under way changes nothing"
+        shown.viewer.reply(True, "run 1 sft-lr0.0002-r16 stops at its next step")
+        await shown.until(lambda: "stops at its next step" in shown.message())
+        await shown.give(Update(12, runs=[made(1, "stopped", step=110)]))
+        assert "stopped" in shown.row(1) and not shown.app.board.asked
+
+
+async def test_a_refused_reply_takes_the_optimism_back(show):
+    async with show() as shown:
+        await shown.press("s")
+        assert "stopping" in shown.row(1)
+        shown.viewer.reply(False, "run 1: stop is refused, [/b it has ended")
+        await shown.until(lambda: "[/b it has ended" in shown.message())
+        assert "run" in shown.row(1) and "stopping" not in shown.row(1)
+
+
+async def test_a_double_press_is_harmless(show):
+    async with show() as shown:
+        await shown.press("s", "s")
+        assert shown.asked() == [("stop", 1)]
+        assert "stop is refused, it is already stopping" in shown.message()
+        await shown.press("d", "d")
+        assert len(shown.app.screen_stack) == 2
+        await shown.press("escape")
+        await shown.press("q", "q")
+        assert len(shown.app.screen_stack) == 1 and shown.app.return_value is None
+
+
+async def test_resume(show):
+    async with show() as shown:
+        await shown.press("j", "j", "j", "r")
+        assert shown.asked() == [("resume", 3)]
+        assert "resuming" in shown.row(3)
+        await shown.give(Update(11, runs=[made(3, "queued", lr=1e-3, r=64, step=75)]))
+        assert "queued" in shown.row(3)
+
+
+@pytest.mark.parametrize(
+    ("run", "key", "reason"),
+    [
+        (1, "r", "resume is refused, it is already running"),
+        (2, "r", "resume is refused, it is already running and waits for its next turn"),
+        (3, "s", "stop is refused, it is already stopped; r resumes it"),
+        (4, "s", "stop is refused, it is done"),
+        (4, "r", "resume is refused, it is done; clone it with more epochs instead"),
+        (5, "s", "stop is refused, it has failed"),
+        (5, "r", "resume is refused, it has failed; clone it with another value instead"),
+        (6, "r", "resume is refused, it has not started yet"),
+    ],
+)
+async def test_a_key_that_cannot_be_is_refused_with_its_reason(show, run, key, reason):
+    async with show(size=(120, 30)) as shown:
+        await shown.press(*"j" * shown.app.board.shown.index(run), key)
+        assert reason in shown.message() and shown.message().startswith(f"✗ run {run} ")
+        assert shown.sent == []
+
+
+async def test_marked_runs_are_acted_on_together(show):
+    async with show(size=(200, 50)) as shown:
+        await shown.press("space", "space", "space", "space")
+        assert shown.app.board.marked == {1, 7, 2, 3}
+        assert "4 marked" in shown.text()
+        await shown.press("s")
+        assert shown.asked() == [("stop", 1), ("stop", 7), ("stop", 2)]
+        assert "run 3" in shown.message() and "it is already stopped" in shown.message()
+        await shown.press("escape")
+        assert not shown.app.board.marked and "marked" not in shown.text()
+
+
+async def test_the_failure_is_told_as_the_cursor_comes_by(show):
+    async with show(size=(120, 30)) as shown:
+        await shown.press("j", "j", "j", "j", "j")
+        assert "run 5 sft-lr0.01-r16 failed: the loss is nan at step 33" in shown.message()
+
+
+# ---------------------------------------------------------------- delete
+
+
+async def test_delete_asks_and_cancel_has_the_focus(show):
+    async with show() as shown:
+        await shown.press("d")
+        assert isinstance(shown.app.screen, ConfirmScreen)
+        assert "Delete run 1 sft-lr0.0002-r16?" in shown.text() and "stopped at its next step" in shown.text()
+        await shown.press("enter")
+        assert shown.sent == [] and len(shown.app.screen_stack) == 1
+        await shown.press("d", "y")
+        assert shown.asked() == [("delete", 1)] and "deleting" in shown.row(1)
+        await shown.give(Update(11, runs=[made(1, "deleted")]))
+        assert "sft-lr0.0002-r16 " not in shown.text().split("2 loss")[0]
+        assert shown.app.run_at_cursor and shown.app.run_at_cursor.id == 2, "the cursor finds another run"
+
+
+async def test_delete_of_marked_runs_names_them_all(show):
+    async with show() as shown:
+        await shown.press("G", "space", "k", "space", "d")
+        assert "5 sft-lr0.01-r16, 6 sft-lr0.0003-r16" in " ".join(shown.text().replace("│", " ").split())
+        await shown.press("y")
+        assert sorted(shown.asked()) == [("delete", 5), ("delete", 6)]
+
+
+# ---------------------------------------------------------------- clone
+
+
+async def test_a_clone_with_another_learning_rate(show):
+    async with show() as shown:
+        await shown.press("c")
+        assert isinstance(shown.app.screen, CloneScreen)
+        await shown.press("end", "ctrl+u", *"5e-4")
+        assert "lr 2e-4 → 5e-4" in shown.text()
+        await shown.press("ctrl+s")
+        (command,) = shown.sent
+        assert (command.op, command.run, command.warm, command.name) == ("clone", 1, True, None)
+        assert command.changes == {"training_args.learning_rate": 5e-4}
+        assert "clone asked for" in shown.message() and "run" in shown.row(1)
+        shown.viewer.reply(True, "run 8 is cloned from 1")
+        await shown.until(lambda: "run 8 is cloned from 1" in shown.message())
+        clone = made(8, "waiting", lr=5e-4, parent=1, warm=True, start_step=100)
+        await shown.give(Update(11, runs=[clone]))
+        assert shown.app.board.shown[:3] == [1, 7, 8] and "└ sft-lr0.0005" in shown.text()
+
+
+async def test_clone_and_stop_the_parent(show):
+    async with show() as shown:
+        await shown.press("c", "end", "ctrl+u", *"5e-4", "ctrl+t")
+        assert shown.asked() == [("clone", 1), ("stop", 1)] and "stopping" in shown.row(1)
+
+
+async def test_a_fault_is_shown_at_once_and_refuses_the_launch(show):
+    async with show() as shown:
+        await shown.press("c", "end", "ctrl+u", *"fast")
+        assert "! must be a number, not 'fast'" in shown.text() and "(1 error)" in shown.text()
+        await shown.press("ctrl+s")
+        assert isinstance(shown.app.screen, CloneScreen) and shown.sent == []
+        await shown.press("escape")
+        assert len(shown.app.screen_stack) == 1 and shown.sent == []
+
+
+async def test_a_refused_clone_says_why(show):
+    async with show() as shown:
+        await shown.press("c", "end", "ctrl+u", *"5e-4", "ctrl+s")
+        shown.viewer.reply(False, "peft_config.r may grow but not shrink")
+        await shown.until(lambda: "may grow but not shrink" in shown.message())
+        assert "✗" in shown.message()
+
+
+async def test_no_clone_before_the_knobs_are_known(show):
+    async with show(snapshot(schema={})) as shown:
+        await shown.press("c")
+        assert "the first worker is still starting" in shown.message() and len(shown.app.screen_stack) == 1
+        await shown.give(Update(11, schema={"SFT": FIELDS}))
+        await shown.press("c")
+        assert isinstance(shown.app.screen, CloneScreen)
+
+
+# ---------------------------------------------------------------- the view
+
+
+async def test_the_cursor_stays_on_its_run(show):
+    async with show() as shown:
+        await shown.press("j", "j", "o")
+        assert shown.app.run_at_cursor.id == 2 and ">   2" in shown.row(2)
+        await shown.press("g")
+        assert shown.app.run_at_cursor.id == 4
+        await shown.press("G", "j", "ctrl+d")
+        assert shown.app.run_at_cursor.id == shown.app.board.shown[-1]
+        await shown.press("ctrl+u", "ctrl+u", "k")
+        assert shown.app.run_at_cursor.id == 4
+
+
+async def test_the_filter(show):
+    async with show() as shown:
+        await shown.press("slash", *"stopped")
+        assert shown.app.board.shown == [3] and "filter stopped" in shown.text() and "1 of 7" in shown.text()
+        await shown.press("enter")
+        assert not shown.app.query_one("#filter").display
+        await shown.press("r")
+        assert shown.asked() == [("resume", 3)]
+        await shown.press("escape")
+        assert len(shown.app.board.shown) == 7 and shown.app.query_one("#filter", Input).value == ""
+
+
+async def test_sort_metric_and_panels(show):
+    async with show(size=(120, 34)) as shown:
+        await shown.press("o")
+        assert "by loss" in shown.text() and shown.app.board.shown[0] == 4
+        await shown.press("o", "m")
+        assert "by eval_loss" in shown.text()
+        await shown.until(lambda: "2 eval_loss" in shown.text())
+        await shown.press("M")
+        await shown.until(lambda: "2 loss" in shown.text())
+        await shown.press("3")
+        assert "3 events" not in shown.text() and "2 loss" in shown.text()
+        await shown.press("2")
+        assert "2 loss" not in shown.text()
+        await shown.press("2", "3")
+        assert "3 events" in shown.text() and "2 loss" in shown.text()
+
+
+async def test_the_help_says_why_a_key_is_refused(show):
+    async with show(size=(120, 40)) as shown:
+        await shown.press("question_mark")
+        assert isinstance(shown.app.screen, HelpScreen)
+        assert "Resume a stopped run" in shown.text() and "not now: it is already running" in shown.text()
+        await shown.press("q")
+        assert len(shown.app.screen_stack) == 1
+
+
+async def test_the_detail_is_kept_up_to_date_while_it_is_open(show, tmp_path):
+    first = snapshot()
+    first.experiment.path = str(tmp_path)
+    async with show(first, size=(120, 50)) as shown:
+        await shown.press("enter")
+        assert isinstance(shown.app.screen, DetailScreen)
+        assert "step 100/400" in shown.text() and "it has written nothing yet" in shown.text()
+        log = ExperimentDir(tmp_path).run(1).log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("a warning [/b\n")
+        await shown.give(Update(11, runs=[made(1, step=105)], points=[(1, "loss", 105, 1.0)]))
+        assert "step 105/400" in shown.text() and "a warning [/b" in shown.text()
+        await shown.give(Update(12, runs=[made(2, "stopped")]))
+        await shown.give(Update(13, runs=[made(1, "failed", error="CUDA [/b] out of memory")]))
+        assert "error: CUDA [/b] out of memory" in shown.text()
+        await shown.press("escape")
+        assert "✗ failed" in shown.row(1)
+
+
+# ---------------------------------------------------------------- leaving
+
+
+async def test_quit_asks_while_runs_train_and_escape_stays(show):
+    async with show() as shown:
+        await shown.press("q")
+        assert isinstance(shown.app.screen, QuitScreen) and "rftui open tinychat-sft" in shown.text()
+        await shown.press("escape")
+        assert len(shown.app.screen_stack) == 1 and shown.sent == []
+
+
+async def test_leave_them_training(show):
+    async with show() as shown:
+        await shown.press("q", "l")
+    assert shown.app.return_value == 0 and shown.sent == [] and shown.viewer.closed
+
+
+async def test_stop_them_and_quit(show):
+    async with show() as shown:
+        await shown.press("q", "s")
+        assert shown.asked() == [("halt", 0)] and "q leaves without waiting" in shown.message()
+        assert shown.app.return_value is None
+        shown.viewer.lose()
+        await shown.until(lambda: shown.app._exit)
+    assert shown.app.return_value == 130
+
+
+async def test_quit_does_not_wait_when_pressed_again(show):
+    async with show() as shown:
+        await shown.press("q", "s", "q")
+    assert shown.app.return_value == 130
+
+
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1)])
+async def test_quit_ends_a_scheduler_that_has_nothing_to_do(show, state, code):
+    async with show(snapshot([made(1, state)], state="idle")) as shown:
+        await shown.press("q")
+        assert shown.asked() == [("finish", 0)]
+        shown.viewer.lose()
+        await shown.until(lambda: shown.app._exit)
+    assert shown.app.return_value == code
+
+
+async def test_a_lost_link_keeps_the_table_and_says_so(show):
+    async with show() as shown:
+        shown.viewer.lose()
+        await shown.until(lambda: "the scheduler has ended" in shown.message())
+        assert "sft-lr0.0002-r16" in shown.text()
+        for key in "srcd":
+            await shown.press(key)
+            assert "is refused: the scheduler has ended" in shown.message()
+        assert len(shown.app.screen_stack) == 1
+        await shown.press("q")
+    assert shown.app.return_value == 1, "a run has failed"
+
+
+async def test_an_op_that_finds_the_link_lost(show):
+    async with show() as shown:
+        shown.viewer._lost = True
+        await shown.press("s")
+        assert "the scheduler has ended" in shown.message() and "stopping" not in shown.row(1)
+
+
+# ---------------------------------------------------------------- --readonly, --ascii
+
+
+async def test_a_readonly_viewer_changes_nothing(show):
+    async with show(readonly=True) as shown:
+        for key in "srcd":
+            await shown.press(key)
+            assert "this viewer was opened with --readonly" in shown.message()
+        await shown.press("space", "enter")
+        assert isinstance(shown.app.screen, DetailScreen)
+        await shown.press("escape", "q")
+    assert shown.sent == [] and shown.app.return_value == 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 10), (20, 5)])
+async def test_ascii_is_all_ascii(show, size):
+    runs = [made(n, name=f"rün {n} 日本") for n in range(1, 60)]
+    runs += [made(60, "done", parent=3, error="é")]
+    async with show(snapshot(runs), size=size, ascii=True) as shown:
+        shown.app._draw()
+        for key in (
+            "j",
+            "s",
+            "space",
+            "r",
+            "o",
+            "m",
+            "slash",
+            "escape",
+            "d",
+            "escape",
+            "c",
+            "escape",
+            "question_mark",
+        ):
+            await shown.press(key)
+            assert shown.text().isascii(), shown.text()
+        await shown.press("escape", "enter")
+        assert shown.text().isascii()
+
+
+# ---------------------------------------------------------------- what users name things
+
+
+@pytest.mark.parametrize("name", MARKUP)
+async def test_no_name_and_no_error_is_markup(show, name):
+    runs = [made(1, name=name), made(2, "failed", name=name, error=f"ValueError: {name}")]
+    runs[0].knobs["training_args.note"] = name
+    events = [Event(1, NOW, f"run 1 {name} began"), Event(2, NOW, name, level="error")]
+    plain = " ".join(clean(name).split())
+    async with show(snapshot(runs, events=events), size=(140, 50)) as shown:
+        shown.app._draw()
+        await shown.pilot.pause()
+
+        def seen(text: str) -> bool:
+            return text in " ".join(shown.text().split())
+
+        assert seen(f"1 {plain}") and seen(f"run 1 {plain} began")
+        assert "\x1b" not in shown.text()
+        await shown.press("j")
+        assert f"failed: ValueError: {plain}" in " ".join(shown.message().split())
+        for key, what in (("d", f"Delete run 2 {plain}?"), ("enter", f"run 2 {plain}"), ("c", "Clone-Modify run 2")):
+            await shown.press(key)
+            assert seen(what) and "\x1b" not in shown.text()
+            await shown.press("escape")
+        await shown.press("k", "s")
+        assert f"run 1 {plain}: stop asked for" in " ".join(shown.message().split())
+        await shown.press("slash", *"[/b\\[")
+        assert "filter [/b\\[" in shown.text() and shown.app.board.shown == []
+        await shown.press("s", "enter", "s", "enter", "space", "m", "d", "c")
+        assert len(shown.app.screen_stack) == 1
+
+
+async def test_a_metric_may_be_called_anything(show):
+    curves = {1: {"[/b": [(1, 1.0), (2, 2.0)]}}
+    async with show(snapshot([made(1)], curves=curves), size=(120, 30)) as shown:
+        await shown.press("m")
+        await shown.until(lambda: "2 [/b" in shown.text())
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 10), (20, 5), (3, 2), (300, 8), (30, 60)])
+async def test_no_size_is_too_small_or_too_large(show, size):
+    async with show(size=size) as shown:
+        for key in ("j", "o", "m", "slash", "escape", "d", "escape", "c", "escape", "enter", "escape", "q", "escape"):
+            await shown.press(key)
+        shown.app._draw()
+        assert len(shown.app.screen_stack) == 1
+
+
+async def test_what_the_smallest_screens_show(show):
+    async with show(size=(40, 10)) as shown:
+        text = shown.text()
+        assert "sft-lr" in text and "▶ run" in text and "s Stop" in text and "2 loss" not in text
+        await shown.pilot.resize_terminal(20, 5)
+        await shown.pilot.pause()
+        assert "needs 40x10" in shown.text()
+        await shown.pilot.resize_terminal(200, 50)
+        await shown.pilot.pause()
+        shown.app._draw()
+        await shown.until(lambda: "2 loss" in shown.text() and "STEP" in shown.text())
+
+
+async def test_all_rows_can_be_reached_on_a_small_screen(show):
+    async with show(snapshot([made(n) for n in range(1, 201)]), size=(80, 24)) as shown:
+        await shown.press("G")
+        assert "> 200" in shown.text()
+        await shown.press("g")
+        assert ">   1" in shown.text()
+
+
+# ---------------------------------------------------------------- cost
+
+
+async def test_what_one_run_logs_redraws_one_row(show, monkeypatch):
+    async with show(snapshot([made(n) for n in range(1, 201)]), size=(200, 50)) as shown:
+        rows, lines = [], []
+        draw, render = RunTable._draw_row, RunTable.render_line
+        monkeypatch.setattr(RunTable, "_draw_row", lambda table, run: rows.append(run.id) or draw(table, run))
+        monkeypatch.setattr(RunTable, "render_line", lambda table, y: lines.append(y) or render(table, y))
+        for step in range(105, 125):
+            await shown.give(Update(step, runs=[made(5, step=step)], points=[(5, "loss", step, 1.0)]))
+        assert set(rows) == {5} and len(rows) <= 20
+        assert set(lines) == {5} and len(lines) <= 20
+        rows.clear()
+        await shown.give(Update(130, runs=[made(150, step=step)], points=[(150, "loss", step, 1.0)]))
+        assert rows == [], "a row that is out of sight costs nothing"
