@@ -75,6 +75,11 @@ class Seat:
     def held(self) -> float:
         return self._held + time.perf_counter() - self._since
 
+    @property
+    def left(self) -> bool:
+        """Whether its thread has given the floor up for good; it may still be alive for a moment."""
+        return self._left
+
     def ordered(self, kind: type) -> bool:
         """Whether an order of this type waits."""
         return any(isinstance(order, kind) for order in tuple(self._orders))

@@ -110,7 +110,7 @@ class Worker:
 
         run = message.run
         thread = self._threads.get(run.id)
-        if thread is None or not thread.is_alive():
+        if thread is None or thread.seat.left:
             directory = self._experiment.run(run.id)
             directory.path.mkdir(parents=True, exist_ok=True)
             thread = RunThread(

@@ -22,10 +22,9 @@ from textual.widgets import Input, Static
 from rftui.faults import INTERRUPTED, USAGE
 from rftui.link import Launch, LinkLost
 from rftui.messages import Reply, Snapshot, Update
-from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
-from rftui.tui.board import Board, Change, clean, summary
+from rftui.tui.board import Board, Change, clean
 from rftui.tui.ops import Ops
 from rftui.tui.plain import AsciiFilter
 from rftui.tui.screens.detail import DetailScreen, log_tail
@@ -66,25 +65,25 @@ class RftuiApp(App[int]):
             self._filters.append(AsciiFilter())
 
     def compose(self) -> ComposeResult:
-        yield Line("status", ascii=self._ascii)
-        yield Static("", id="launch", markup=False)
-        yield RunTable(self.board, ascii=self._ascii)
-        with Lower(self.board):
-            yield PlotPanel(self.board, ascii=self._ascii)
-            yield EventLog()
-        yield Input(placeholder="filter runs; enter keeps it, esc clears it", id="filter", compact=True)
-        yield Line("devices", ascii=self._ascii)
-        yield Line("message", ascii=self._ascii)
-        yield Line("footer", ascii=self._ascii)
+        # Kept by name: a timer may still tick while the screen is taken down, when a query finds nothing any more.
+        self.table = RunTable(self.board, ascii=self._ascii)
+        self._plot, self._events = PlotPanel(self.board, ascii=self._ascii), EventLog()
+        self._lower = Lower(self.board, self._plot, self._events)
+        self._lines = {name: Line(name, ascii=self._ascii) for name in ("status", "devices", "message", "footer")}
+        self._tail = Static("", id="launch", markup=False)
+        self._box = Input(placeholder="filter runs; enter keeps it, esc clears it", id="filter", compact=True)
+        yield from (self._lines["status"], self._tail, self.table, self._lower, self._box)
+        yield from (self._lines[name] for name in ("devices", "message", "footer"))
 
     def on_mount(self) -> None:
         self.screen.add_class("-launching")
         self._show_launch([])
         self._paint_lines()
-        self.set_interval(_PAINT, self._paint)
-        self.set_interval(_DRAW, self._draw)
-        # Else a signal would leave the terminal in raw mode. A terminal that hangs up ends the view alone.
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        self.table.set_interval(_PAINT, self._paint)
+        self.table.set_interval(_DRAW, self._draw)
+        # Else a signal would leave the terminal in raw mode. SIGHUP keeps its default and ends the view at once: there
+        # is no terminal left to restore, and Textual's writer would wait for it for ever.
+        for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, INTERRUPTED)
         self._follow()
 
@@ -92,10 +91,6 @@ class RftuiApp(App[int]):
         self._gone.set()
         if self.ops.viewer:
             self.ops.viewer.close()
-
-    @property
-    def table(self) -> RunTable:
-        return self.query_one(RunTable)
 
     @property
     def run_at_cursor(self) -> Run | None:
@@ -162,7 +157,7 @@ class RftuiApp(App[int]):
         if self.board.experiment is None:
             text = Text(f"{self._launch.title}: waiting for the script ({time.monotonic() - self._began:.0f} s)\n\n")
             text.append("\n".join(map(clean, tail)) or "it has written nothing yet", style="dim")
-            self.query_one("#launch", Static).update(text)
+            self._tail.update(text)
 
     def _paint(self) -> None:
         """Bring the screen up to what changed since the last time."""
@@ -175,40 +170,41 @@ class RftuiApp(App[int]):
         elif isinstance(self.screen, LogScreen):
             self.screen.update(log_tail(self.board.experiment, self.screen.run, LINES))
         if change.layout:
-            self.query_one(Lower).share_room(self._room.height)
+            self._lower.share_room(self._room.height)
             self.table.rearrange()
         elif change.runs:
             self.table.refresh_runs(change.runs)
         if change.events:
-            self.query_one(EventLog).show(self.board.events)
+            self._events.show(self.board.events)
         self._paint_lines()
 
+    def _rearrange(self) -> None:
+        self._change.merge(Change(layout=True))
+        self._paint()
+
     def _paint_lines(self) -> None:
-        lines = {
-            "#status": status(self.board, self._launch.title, self._room.width, ascii=self._ascii),
-            "#devices": devices(self.board, ascii=self._ascii),
-            "#footer": footer(self.run_at_cursor, self._room, readonly=self._readonly),
-        }
-        for name, text in lines.items():
-            self.query_one(name, Line).show(text)
+        lines, width = self._lines, self._room.width
+        lines["status"].show(status(self.board, self._launch.title, width, ascii=self._ascii))
+        lines["devices"].show(devices(self.board, ascii=self._ascii))
+        lines["footer"].show(footer(self.run_at_cursor, self._room, readonly=self._readonly))
 
     def _draw(self) -> None:
-        self.query_one(PlotPanel).draw(self._metric, self.table.cursor)
+        self._plot.draw(self._metric, self.table.cursor)
 
     def say(self, text: str, refused: bool = False) -> None:
         """On the message line: an op's answer, or why a key is refused."""
         mark = ("!" if refused else "+") if self._ascii else ("✗" if refused else "✔")
-        self.query_one("#message", Line).show(Text(f" {mark} {clean(text)}", style="bold red" if refused else "green"))
+        self._lines["message"].show(Text(f" {mark} {clean(text)}", style="bold red" if refused else "green"))
 
     def on_run_table_cursor_moved(self) -> None:
         run = self.run_at_cursor
         self._paint_lines()
-        if run and run.error and run.state == RUN_FAILED:
+        if run and run.error:
             self.say(f"run {run.id} {run.name} failed: {run.error}", True)
 
     def on_resize(self, event: events.Resize) -> None:
         self._room = event.size  # `size` is still the old one
-        self.query_one(Lower).share_room(self._room.height)
+        self._lower.share_room(self._room.height)
         self._paint_lines()
 
     # ------------------------------------------------------------ keys
@@ -233,44 +229,37 @@ class RftuiApp(App[int]):
             self.table.move(1)
 
     def action_clear(self) -> None:
-        marked, self.board.marked = self.board.marked, set()
+        self.board.marked = set()
         self.board.set_filter("")
-        box = self.query_one("#filter", Input)
-        box.value, box.display = "", False
+        self._box.value, self._box.display = "", False
         self.table.focus()
-        self._change.merge(Change(runs=marked, layout=True))
-        self._paint()
+        self._rearrange()
 
     def action_metric(self, step: int) -> None:
         metrics = self.board.metrics()
         if metrics:
             at = metrics.index(self._metric) if self._metric in metrics else 0
             self._metric = self.table.metric = metrics[(at + step) % len(metrics)]
-            self._change.merge(Change(layout=True))
-            self._paint()
+            self._rearrange()
             self._draw()
 
     def action_sort(self) -> None:
         orders = [None, "loss", "eval_loss"]
         self.board.sort_by(orders[(orders.index(self.board.sort) + 1) % len(orders)])
-        self._change.merge(Change(layout=True))
-        self._paint()
+        self._rearrange()
 
     def action_reverse(self) -> None:
         self.board.sort_by(self.board.sort or "loss", descending=not self.board.descending)
-        self._change.merge(Change(layout=True))
-        self._paint()
+        self._rearrange()
 
     def action_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.display = True
-        box.focus()
+        self._box.display = True
+        self._box.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter":
             self.board.set_filter(event.value)
-            self._change.merge(Change(layout=True))
-            self._paint()
+            self._rearrange()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.id == "filter":
@@ -278,13 +267,7 @@ class RftuiApp(App[int]):
             self.table.focus()
 
     def action_panel(self, panel: str) -> None:
-        """Show or hide one of the lower panels, or ("") all of them."""
-        panels = self.query_one(Lower).children
-        shown = any(each.display for each in panels)
-        for each in panels:
-            if panel in ("", each.id):
-                each.display = not each.display if panel else not shown
-        self.query_one(Lower).display = any(each.display for each in panels)
+        self._lower.toggle(panel)
 
     def action_detail(self) -> None:
         if run := self.run_at_cursor:
@@ -311,14 +294,7 @@ def run(launch: Launch, *, readonly: bool = False, ascii: bool = False) -> int:
     """
     app = RftuiApp(launch, readonly=readonly, ascii=ascii)
     code = app.run()
-    lines = app.board.faults or summary(app.board)
-    if app.ops.viewer is None and launch.exit_status is None:
-        lines = [
-            f"{launch.title} goes on; rftui ls names its experiment once it trains, its output is in {launch.log}"
-        ]
-    for line in lines:
+    for line in app.ops.last_words(launch):
         encoding = sys.stdout.encoding or "ascii"
         print(line.encode(encoding, "replace").decode(encoding))
-    if app.return_code:
-        return app.return_code
-    return code if code is not None else INTERRUPTED
+    return app.return_code or (INTERRUPTED if code is None else code)

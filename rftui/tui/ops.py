@@ -6,12 +6,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 from rftui.faults import DONE, FAILED, INTERRUPTED
-from rftui.link import LinkLost, Viewer
+from rftui.link import Launch, LinkLost, Viewer
 from rftui.messages import Command, Reply
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
-from rftui.tui.board import clean
+from rftui.tui.board import clean, summary
 from rftui.tui.screens.clone import CloneRequest, CloneScreen
 from rftui.tui.screens.confirm import ConfirmScreen
 from rftui.tui.screens.quit import QuitScreen
@@ -88,6 +88,12 @@ class Ops:
         self._app.say(reply.text, not reply.ok)
 
     # ------------------------------------------------------------ leaving
+
+    def last_words(self, launch: Launch) -> list[str]:
+        """What the terminal shows when the viewer has left it."""
+        if self.viewer is None and launch.exit_status is None:
+            return [f"{launch.title} goes on; rftui ls names its experiment, its output is in {launch.log}"]
+        return self._board.faults or summary(self._board)
 
     def quit(self) -> None:
         """At once where nothing trains any more or by this viewer's leave; else ask."""

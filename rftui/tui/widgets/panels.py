@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 
 from rftui.messages import Event
@@ -19,18 +20,24 @@ _LEVELS = {"error": "bold red", "notice": "yellow"}
 
 
 class Lower(Horizontal):
-    """What is below the table."""
+    """The panels below the table."""
 
-    def __init__(self, board: Board) -> None:
-        super().__init__(id="bottom")
+    def __init__(self, board: Board, *panels: Widget) -> None:
+        super().__init__(*panels, id="bottom")
         self._board = board
 
     def share_room(self, height: int) -> None:
-        """On a screen that is tall these panels get what the table's rows leave of its `height`."""
-        free = (
-            height - len(self._board.alive) - 9
-        )  # the table's frame and titles, the other lines, and two rows to spare
+        """On a screen that is tall the panels get what the table's rows leave of its `height`."""
+        free = height - len(self._board.alive) - 9  # its frame and titles, the other lines, and two rows
         self.styles.height = max(height * 2 // 5, free) if height >= TALL else None
+
+    def toggle(self, panel: str) -> None:
+        """Show or hide one panel, or ("") all of them; without any, the table gets all the room."""
+        shown = any(child.display for child in self.children)
+        for child in self.children:
+            if panel in ("", child.id):
+                child.display = not child.display if panel else not shown
+        self.display = any(child.display for child in self.children)
 
 
 class PlotPanel(Static):
