@@ -63,7 +63,7 @@ def _text(run: Run, parent: Run | None, log_tail: list[str], ascii: bool) -> Tex
     _section(text, "last values", [(name, number(value)) for name, value in run.metrics.items()])
     _section(text, "config", [(name, _plain(value)) for name, value in config.items()])
     text.append("log\n", "bold")
-    lines = "\n".join(log_tail)
+    lines = "\n".join(log_tail[-_LINES:])
     # What a run writes may hold the codes of colours and cursor moves, which would reach the terminal.
     return text.append_text(Text.from_ansi(lines)) if lines else text.append("it has written nothing yet", "dim")
 
