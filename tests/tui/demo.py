@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 
-from fakes import FIELDS, FakeLaunch, FakeViewer, made
+from fakes import FIELDS, NOW, FakeLaunch, FakeViewer, made
 
 from rftui.automl.validate import clone_faults, sentence
 from rftui.messages import Command, Device, Event, ExperimentInfo, Reply, Snapshot, Update
@@ -23,31 +23,38 @@ _STEPS, _CHUNKS = 400, 16
 
 
 class Imagined(FakeViewer):
-    """Answers commands as a scheduler does and trains its runs in a thread."""
+    """Answers commands as a scheduler does and trains its runs in a thread; a `still` one waits for `train`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, still: bool = False) -> None:
         super().__init__()
+        self._still = still
         self._random = random.Random(7)
         rates = (2e-4, 1e-4, 1e-3, 5e-5)
         self.runs = {
             n: made(n, "queued", lr=rates[(n - 1) % 4], r=16 if n < 5 else 64, step=0, device=None)
             for n in range(1, 9)
         }
-        self.runs[8].name = "lr=[1e-4 [/b] and a name that goes on and on"
+        if not still:
+            self.runs[8].name = "lr=[1e-4 [/b] and a name that goes on and on"
         self.curves: dict[int, dict[str, list[tuple[int, float]]]] = {}
-        self.events = [Event(1, time.time(), "the configs are checked")]
+        self.events = [Event(1, NOW if still else time.time(), "the configs are checked")]
         self.devices = [Device("gpu0", "ready", 11, None, int(61e9), int(141e9), 0.9), Device("gpu1", "ready", 12)]
         self.info = ExperimentInfo("tinychat-sft", "/tmp/tinychat-sft", "running", pid=4120, rows=800)
         self._sequence, self._turn, self._ending = 0, 0, False
         self._lock = threading.Lock()
         self.give(Snapshot(0, self.info, self._copies(), {}, list(self.events), self.devices, {"SFT": FIELDS}))
-        threading.Thread(target=self._train, daemon=True).start()
+        if not still:
+            threading.Thread(target=self._train, daemon=True).start()
+
+    def _event(self, text: str, run: int, level: str = "info") -> Event:
+        when = NOW + self._sequence * 1.5 if self._still else time.time()
+        return Event(self._sequence, when, text, run, level)
 
     def send(self, command: Command) -> None:
         super().send(command)
-        threading.Timer(0.3, self._answer, [command]).start()
+        threading.Timer(0.3, self.answer, [command]).start()
 
-    def _answer(self, command: Command) -> None:
+    def answer(self, command: Command) -> None:
         with self._lock:
             run = self.runs.get(command.run)
             if command.op in ("halt", "finish"):
@@ -69,7 +76,7 @@ class Imagined(FakeViewer):
                 run = clone
                 text = f"run {number} {clone.name} cloned from {command.run}"
             run.state = {"stop": "stopping", "resume": "queued", "delete": "deleted"}.get(command.op, run.state)
-            self._tell(Update(0, [run], events=[Event(self._sequence, time.time(), f"{text} (by key)", run.id)]))
+            self._tell(Update(0, [run], events=[self._event(f"{text} (by key)", run.id)]))
             self.give(Reply(command.id, True, text))
 
     def _train(self) -> None:
@@ -78,11 +85,11 @@ class Imagined(FakeViewer):
             with self._lock:
                 if self._ending:
                     break
-                self._one()
+                self.train()
         time.sleep(1.0)
         self.lose()
 
-    def _one(self) -> None:
+    def train(self) -> None:
         update = Update(0)
         for run in self.runs.values():
             if run.state == "stopping":
@@ -106,10 +113,10 @@ class Imagined(FakeViewer):
                 run.chunk += 1
                 points["eval_loss"] = loss + 0.05
                 text = f"run {run.id} ended chunk {run.chunk}/{_CHUNKS}: eval_loss {loss:.4g}"
-                update.events.append(Event(self._sequence, time.time(), text, run.id))
+                update.events.append(self._event(text, run.id))
             if lr >= 1e-3 and run.step >= 300:
                 run.state, run.error, run.device = "failed", "the loss is nan at step 300", None
-                update.events.append(Event(self._sequence, time.time(), f"run {run.id} failed", run.id, "error"))
+                update.events.append(self._event(f"run {run.id} failed", run.id, "error"))
             elif run.step >= _STEPS:
                 run.state, run.device = "done", None
             run.metrics = run.metrics | points
