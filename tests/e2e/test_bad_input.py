@@ -4,7 +4,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 MODULES = 'target_modules=["q_proj", "v_proj"]'
 
 
@@ -23,7 +22,6 @@ def test_a_script_that_raises(program):
 
 
 def test_a_script_that_trains_nothing(program):
-    program.edit("experiment.run_fit(", "dict(configs=")
     program.script.write_text("from rftui import Experiment\nExperiment(experiment_name='tiny').end()\n")
     [line], _ = lines(program)
     assert "trained nothing" in line and "run_fit" in line
@@ -35,7 +33,7 @@ def test_a_script_that_trains_nothing(program):
         ("rows, rows[:6]", "[], rows", "train_dataset has no rows"),
         ("rows, rows[:6]", "rows, []", "eval_dataset has no rows"),
         ("rows, rows[:6]", "{'train': rows}, None", "dataset['train']"),
-        ("num_chunks=3", "num_chunk=3", "did you mean num_chunks"),
+        ("num_chunks=3", "num_chunk=3", "did you mean 'num_chunks'?"),
     ],
 )
 def test_what_run_fit_is_given(program, before, after, word):
@@ -48,7 +46,7 @@ def test_faults_of_the_configs_are_told_together(program):
     program.edit(MODULES, "target_modules=List([['query_key_value'], ['q_proj']])")
     program.edit("learning_rate=5e-3", "lerning_rate=5e-3")
     found, said = lines(program)
-    assert "training_args.lerning_rate is no argument of SFTConfig; did you mean learning_rate?" in said
+    assert "training_args.lerning_rate is no argument of SFTConfig; did you mean 'learning_rate'?" in said
     assert "has no query_key_value; its linear modules are " in said and "gate_proj" in said
     assert found == ["nothing was trained: mend the configs' faults and run the script again"]
     assert all(run["state"] == "queued" for run in program.show()["runs"])

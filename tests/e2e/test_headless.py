@@ -12,7 +12,6 @@ from tests.e2e.program import LONG, TINYCHAT
 
 pytestmark = pytest.mark.slow
 
-
 FIELDS = (
     "id name state chunk chunks step total_steps epoch device parent knobs metrics error checkpoint final"
 ).split()

@@ -52,6 +52,7 @@ class Terminal:
 
 
 def test_keys_at_80x24_on_a_real_training(program):
+    program.edit("num_chunks=3", "num_chunks=30")  # short turns: a resumed run waits for the other's
     command = program.command("run", program.script, "--", 900, 1)
     terminal = Terminal(command, program.environment, 80, 24)
     assert "waiting for the script" in terminal.until("script.py", "waiting")
@@ -68,9 +69,12 @@ def test_keys_at_80x24_on_a_real_training(program):
     program.until(lambda: program.show(1)["step"] > stopped["step"])
     terminal.child.send("c")
     terminal.until("Clone-Modify run 1", "nothing changed")
+    terminal.child.send("\x1b[B")  # from the rank to the learning rate
+    terminal.until("training_args.learning_rate: ")
     terminal.child.send("\x05\x15")
+    terminal.until("needs a value")  # Textual clears later than it types: what comes at once would be cleared too
     terminal.child.send("1e-3")
-    terminal.until("1e-3; warm")
+    terminal.until("lr 5e-3 → 1e-3, warm from step")
     terminal.child.send("\x13")
     clone = program.until(lambda: len(runs := program.show()["runs"]) == 3 and runs[2])
     assert (clone["parent"], clone["knobs"]["training_args.learning_rate"]) == (1, 1e-3)
