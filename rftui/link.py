@@ -20,7 +20,7 @@ import time
 from multiprocessing import AuthenticationError
 from multiprocessing.managers import BaseManager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rftui.faults import FAILED, Fault
 from rftui.messages import Attach, Command, Report, Snapshot
@@ -340,6 +340,20 @@ class Launch:
         raise Fault(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
 
 
+def prepare(home: Path, devices: str | None) -> tuple[BinaryIO, Path, Path, dict[str, str]]:
+    """What a scheduler that is to be started needs: its log, open (mode 0600) and by name, the file in which it says
+    which experiment it holds, and its environment. Raises Fault where `home` cannot be written."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    log, rendezvous = home / ".logs" / f"{stamp}.txt", home / ".logs" / f"{stamp}.json"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
+    except OSError as error:
+        raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
+    environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(rendezvous)}
+    return output, log, rendezvous, environment | ({"RFTUI_DEVICES": devices} if devices else {})
+
+
 def attach(experiment: ExperimentDir) -> Launch:
     """To a scheduler that runs already."""
     return Launch(experiment.name, experiment=experiment)
@@ -350,17 +364,9 @@ def spawn(argv: list[str], home: Path, *, title: str, devices: str | None = None
 
     A hang-up of this terminal does not reach it; its output goes to a file under `<home>/.logs`.
     """
-    logs = home / ".logs"
-    try:
-        logs.mkdir(parents=True, exist_ok=True)
-        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-        log, rendezvous = logs / f"{stamp}.txt", logs / f"{stamp}.json"
-        output = open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
-    except OSError as error:
-        raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
-    environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(rendezvous)}
-    environment.setdefault("PYTHONIOENCODING", "utf-8:replace")  # an emoji that a script prints must not end it
-    environment |= {"RFTUI_DEVICES": devices} if devices else {}
+    output, log, rendezvous, environment = prepare(home, devices)
+    # An emoji that a script prints must not end it.
+    environment = {"PYTHONIOENCODING": "utf-8:replace"} | environment
     environment |= {"RFTUI_VIEWER": "1"} if viewer else {}
     with output:
         process = subprocess.Popen(

@@ -277,13 +277,10 @@ class Halted:
 
 @dataclass
 class Pinned:
-    """The parent's checkpoint lies in `start/` of the clones: its position, and the rows it had consumed."""
+    """The parent's checkpoint lies in `start/` of the clones; its marker tells its position."""
 
     run: int
     clones: list[int]
-    step: int
-    epoch: float
-    row: int
 
 
 @dataclass

@@ -170,10 +170,14 @@ def checkpoint_marker(checkpoint: Path) -> dict[str, Any] | None:
         return None
 
 
+def checkpoints_in(checkpoints: Path) -> list[Path]:
+    """The checkpoints of a run's `checkpoints/`, whole or not, the one of the highest step first."""
+    return sorted(checkpoints.glob("step-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+
+
 def newest_checkpoint(checkpoints: Path) -> Path | None:
     """The committed checkpoint of the highest step in a run's `checkpoints/`."""
-    found = sorted(checkpoints.glob("step-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
-    return next((path for path in found if checkpoint_marker(path)), None)
+    return next((path for path in checkpoints_in(checkpoints) if checkpoint_marker(path)), None)
 
 
 def link_checkpoint(checkpoint: Path, target: Path) -> None:

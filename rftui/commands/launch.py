@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -128,18 +125,9 @@ class _Child:
 
 def _plain(argv: list[str], arguments: argparse.Namespace) -> int:
     """Run a scheduler as a child whose stdout is ours; what it writes to stderr goes to a log."""
-    home: Path = arguments.home
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    child = _Child(home / ".logs" / f"{stamp}.txt")
-    environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(child.rendezvous)}
-    environment |= {"RFTUI_DEVICES": arguments.devices} if arguments.devices else {}
-    environment.setdefault("PYTHONIOENCODING", ":replace")  # a print of the script's must not end it
-    environment.setdefault("PYTHONUNBUFFERED", "1")
-    try:
-        child.log.parent.mkdir(parents=True, exist_ok=True)
-        log = open(os.open(child.log, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
-    except OSError as error:
-        raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
+    log, path, _, environment = link.prepare(arguments.home, arguments.devices)
+    child = _Child(path)
+    environment = {"PYTHONIOENCODING": ":replace", "PYTHONUNBUFFERED": "1"} | environment  # a print must not end it
     children: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: FrameType | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from rftui.paths import CHECKPOINT_MARKER
+from rftui.paths import CHECKPOINT_MARKER, checkpoints_in
 from rftui.training.process_state import Rng, rng, set_rng
 
 _SIDECAR = "engine_state.pt"
@@ -65,21 +65,17 @@ class Saver:
         commit(written, self._directory / f"step-{step}", {"step": step, **position})
         shutil.rmtree(work, ignore_errors=True)
         self.newest = (step, self._directory / f"step-{step}")
-        for old in sorted(self._directory.glob("step-*"), key=_step)[:-_KEPT]:
+        for old in checkpoints_in(self._directory)[_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
         self._cost, self._at = time.perf_counter() - begun, active
         return self.newest[1]
-
-
-def _step(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])
 
 
 def commit(written: Path, target: Path, position: dict[str, Any]) -> None:
     """Mark the directory `written` as whole, make it durable, and give it its name in one step."""
     files = {str(file.relative_to(written)): file.stat().st_size for file in written.rglob("*") if file.is_file()}
     (written / CHECKPOINT_MARKER).write_text(json.dumps({**position, "files": files}))
-    for file in [*(path for path in written.rglob("*")), written]:
+    for file in [*written.rglob("*"), written]:
         _sync(file)
     shutil.rmtree(target, ignore_errors=True)
     written.rename(target)

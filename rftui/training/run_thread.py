@@ -123,9 +123,7 @@ class RunThread(threading.Thread):
     def pin(self, order: messages.Pin, checkpoint: Path) -> None:
         for clone in order.clones:
             link_checkpoint(checkpoint, RunDir(self._directory.path.parent / str(clone)).start)
-        at = checkpoint_marker(checkpoint)
-        assert at
-        self._report(messages.Pinned(self.run_id, order.clones, at["step"], at["epoch"], at["row"]))
+        self._report(messages.Pinned(self.run_id, order.clones))
 
     def turn_seconds(self) -> float:
         """The time the floor was held since the turn began; a new turn begins."""

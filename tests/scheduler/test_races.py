@@ -259,7 +259,7 @@ def test_a_parent_that_is_deleted_in_the_same_instant_is_pinned_first(rigged):
     rigged.ask("delete", 1)
     assert rigged.tasks[-2:] == [Pin(1, [number]), Halt(1, save=False)]
     write_checkpoint(rigged.experiment.run(number).path, 1).rename(rigged.experiment.run(number).start)
-    rigged.says(Pinned(1, [number], 1, 0.5, 10), Halted(1, 1, None))
+    rigged.says(Pinned(1, [number]), Halted(1, 1, None))
     assert rigged.state(1) == DELETED and rigged.run(number).start_row == 10 and not rigged.turns.pinning
 
 
@@ -274,7 +274,7 @@ def test_a_parent_that_finishes_before_it_is_pinned_is_pinned_at_its_end(rigged)
     rigged.says(messages.Finished(1, 6, "final", str(path), 1.0))
     assert rigged.state(number) == QUEUED, "the worker still pins it"
     shutil.copytree(path, rigged.experiment.run(number).start)
-    rigged.says(Pinned(1, [number], 6, 3.0, 60))
+    rigged.says(Pinned(1, [number]))
     assert (rigged.run(number).start_step, rigged.run(number).start_row) == (6, 60)
 
 
@@ -293,14 +293,14 @@ def test_a_clone_whose_pin_was_lost_with_the_parent_is_not_resumed(rigged):
 
 def test_a_clone_whose_weights_are_torn_fails_and_does_not_wait_for_ever(rigged):
     number = clone(rigged)
-    rigged.says(Pinned(1, [number], 1, 0.5, 10))
+    rigged.says(Pinned(1, [number]))
     assert rigged.state(number) == FAILED and number not in rigged.turns.pinning
 
 
 def test_a_clone_that_was_deleted_before_its_pin_stays_deleted(rigged):
     number = clone(rigged)
     rigged.ask("delete", number)
-    rigged.says(Pinned(1, [number], 1, 0.5, 10))
+    rigged.says(Pinned(1, [number]))
     assert rigged.state(number) == DELETED
 
 
