@@ -8,8 +8,6 @@ import pexpect
 import pyte
 import pytest
 
-pytestmark = pytest.mark.slow
-
 
 class Terminal:
     """A pty with a screen that can be read. A thread takes what the program writes, or it would come to a halt."""

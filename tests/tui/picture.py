@@ -1,41 +1,45 @@
-"""`python tests/tui/picture.py OUT.svg`: the demo's board after some updates, the same each time."""
+"""`python tests/tui/picture.py OUT.svg`: the screen of a real training of the main sample, for the README.
+
+It trains until every run has ended chunk 4, stops a run, marks four, and keeps what the screen shows.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import time
+import tempfile
 from pathlib import Path
 
-from demo import Imagined
-from fakes import FakeLaunch
-
-from rftui.messages import Command
+from rftui.link import spawn
 from rftui.tui.app import RftuiApp
 
+_SAMPLE = Path(__file__).parents[2] / "sample_experiments" / "sft_assistant.py"
 
-async def main(out: str) -> None:
-    viewer = Imagined(still=True)
-    for _ in range(120):
-        viewer.train()
-    viewer.answer(Command("", "stop", 3))
-    viewer.answer(Command("", "clone", 1, {"training_args.learning_rate": 4e-4}, True, "sft-lr0.0004-r16"))
-    for _ in range(110):
-        viewer.train()
-    app = RftuiApp(FakeLaunch(viewer, "sft_assistant.py"))  # type: ignore[arg-type]
+
+async def main(out: str, home: Path) -> None:
+    app = RftuiApp(spawn([str(_SAMPLE)], home, title=_SAMPLE.name))
     async with app.run_test(size=(120, 36)) as pilot:
-        while not viewer.drained:
-            await pilot.pause(0.01)
+
+        async def until(chunk: int) -> None:
+            while min((run.chunk for run in app.board.runs.values()), default=0) < chunk:
+                assert not app.ops.lost, "the training ended early"
+                await pilot.pause(0.2)
+
+        await until(4)
+        await pilot.press("s")
+        while app.board.runs[1].state != "stopped":
+            await pilot.pause(0.2)
         await pilot.press("space", "space", "space", "space")
         for _ in range(3):  # a drawing follows from the layout
             app._paint()
             app._draw()
             await pilot.pause()
         Path(out).write_text(app.export_screenshot(title="rftui"), encoding="utf-8")
+        await pilot.press("q", "s")
+        while not app.ops.lost:
+            await pilot.pause(0.2)
 
 
 if __name__ == "__main__":
-    os.environ["TZ"] = "UTC"
-    time.tzset()
-    asyncio.run(main(sys.argv[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(sys.argv[1], Path(folder)))

@@ -22,9 +22,6 @@ from rftui.tui.screens.help import HelpScreen
 from rftui.tui.screens.quit import QuitScreen
 from rftui.tui.widgets.run_table import RunTable
 
-pytestmark = pytest.mark.slow
-
-
 MARKUP = ["lr=[1e-4", "[/b", "[/b]", "[red]x[/]", "a\\[b", "tab\tnew\nline \x1b[2J"]
 
 

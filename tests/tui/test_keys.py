@@ -10,8 +10,6 @@ from rftui.messages import Event, Update
 from rftui.tui.screens.log import LogScreen
 from rftui.tui.screens.quit import QuitScreen
 
-pytestmark = pytest.mark.slow
-
 
 def many() -> list:
     return [made(number) for number in range(1, 41)]

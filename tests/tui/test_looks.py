@@ -9,9 +9,6 @@ from fakes import FakeLaunch, FakeViewer, snapshot
 
 from rftui.tui.app import RftuiApp
 
-pytestmark = pytest.mark.slow
-
-
 SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
 
 
