@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 
-from fakes import FIELDS, NOW, FakeLaunch, FakeViewer, made
+from fakes import FIELDS, FakeLaunch, FakeViewer, made
 
 from rftui.automl.validate import clone_faults, sentence
 from rftui.messages import Command, Device, Event, ExperimentInfo, Reply, Snapshot, Update
@@ -23,32 +23,28 @@ _STEPS, _CHUNKS = 400, 16
 
 
 class Imagined(FakeViewer):
-    """Answers commands as a scheduler does and trains its runs in a thread; a `still` one waits for `train`."""
+    """Answers commands as a scheduler does and trains its runs in a thread."""
 
-    def __init__(self, *, still: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._still = still
         self._random = random.Random(7)
         rates = (2e-4, 1e-4, 1e-3, 5e-5)
         self.runs = {
             n: made(n, "queued", lr=rates[(n - 1) % 4], r=16 if n < 5 else 64, step=0, device=None)
             for n in range(1, 9)
         }
-        if not still:
-            self.runs[8].name = "lr=[1e-4 [/b] and a name that goes on and on"
+        self.runs[8].name = "lr=[1e-4 [/b] and a name that goes on and on"
         self.curves: dict[int, dict[str, list[tuple[int, float]]]] = {}
-        self.events = [Event(1, NOW if still else time.time(), "the configs are checked")]
+        self.events = [Event(1, time.time(), "the configs are checked")]
         self.devices = [Device("gpu0", "ready", 11, None, int(61e9), int(141e9), 0.9), Device("gpu1", "ready", 12)]
         self.info = ExperimentInfo("tinychat-sft", "/tmp/tinychat-sft", "running", pid=4120, rows=800)
         self._sequence, self._turn, self._ending = 0, 0, False
         self._lock = threading.Lock()
         self.give(Snapshot(0, self.info, self._copies(), {}, list(self.events), self.devices, {"SFT": FIELDS}))
-        if not still:
-            threading.Thread(target=self._train, daemon=True).start()
+        threading.Thread(target=self._train, daemon=True).start()
 
     def _event(self, text: str, run: int, level: str = "info") -> Event:
-        when = NOW + self._sequence * 1.5 if self._still else time.time()
-        return Event(self._sequence, when, text, run, level)
+        return Event(self._sequence, time.time(), text, run, level)
 
     def send(self, command: Command) -> None:
         super().send(command)
