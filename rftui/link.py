@@ -12,6 +12,7 @@ import os
 import queue
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -88,7 +89,8 @@ class Server:
         self._server = manager(address=str(self._folder / "s"), authkey=key).get_server()
         # `serve_forever` would also put sys.stdout back to the process's own and raise SystemExit when it ends.
         self._server.stop_event = threading.Event()
-        threading.Thread(target=self._server.accepter, name="link", daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, name="link", daemon=True)
+        self._accepting.start()
         write_private(experiment.link, {"address": self._server.address, "key": key.hex(), "pid": os.getpid()})
         if rendezvous:
             write_private(rendezvous, {"experiment": str(experiment.path)})
@@ -147,11 +149,27 @@ class Server:
     def close(self) -> None:
         """Stop serving: every client's next call finds the link lost."""
         self._server.stop_event.set()
+        try:
+            with socket.socket(socket.AF_UNIX) as knock:  # closing a socket does not wake who waits to accept from it
+                knock.connect(self._server.address)
+        except OSError:
+            pass  # closed already
+        self._accepting.join()
         self._server.listener.close()
         self._experiment.link.unlink(missing_ok=True)
         for mailbox in [*self._viewers.values(), *(mailbox for _, mailbox in self._workers.values())]:
             mailbox.put(None)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self) -> None:
+        """Serve each client in a thread. The manager's own loop would spin for ever on a listener that is closed."""
+        while not self._server.stop_event.is_set():
+            try:
+                client = self._server.listener.accept()
+            except OSError:
+                continue
+            if not self._server.stop_event.is_set():
+                threading.Thread(target=self._server.handle_request, args=(client,), daemon=True).start()
 
     def _mailbox(self, kind: str, name: str, incarnation: int) -> _Mailbox:
         if kind == "viewer":

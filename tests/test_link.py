@@ -87,3 +87,10 @@ def test_a_wrong_key_is_refused_and_the_socket_is_private(server):
     server._experiment.link.write_text(json.dumps(found | {"key": "00" * 32}))
     with pytest.raises(LinkLost):
         Viewer(server._experiment)
+
+
+def test_a_closed_server_leaves_no_thread_that_accepts(server):
+    Viewer(server._experiment)
+    server.close()
+    assert not server._accepting.is_alive()
+    server.close()
