@@ -5,7 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from math import ceil, gcd
+
+
+def span(micro_batches: int, accumulation: int) -> int:
+    """Optimizer steps of `accumulation` micro-batches after which a generation of `micro_batches` ends with one."""
+    return micro_batches // gcd(micro_batches, accumulation)
 
 
 def chunks_per_epoch(rows: int, num_chunks: int | None = None, chunk_size: int | None = None) -> int:
@@ -22,9 +27,11 @@ def chunks_per_epoch(rows: int, num_chunks: int | None = None, chunk_size: int |
 class Grid:
     """The chunk ends of one run, counted in rows over all its epochs.
 
-    `rows`: rows of an epoch; `per_epoch`: chunks an epoch is cut into; `batch`: rows an optimizer step takes
-    (batch size x accumulation); `steps`: optimizer steps of the whole run. A warm clone is one sequential pass over
-    the rows `start` to `stop` of its parent, counted over all the parent's epochs; `stop` is None for any other run.
+    `rows`: rows of an epoch; `per_epoch`: chunks an epoch is cut into; `steps`: optimizer steps of the whole run. A
+    *span* is `span` optimizer steps, which take `batch` rows together and must not be interrupted: one step of batch
+    size x accumulation rows for SFT and DPO; for GRPO, whose rows are unique prompts, what lies between two moments at
+    which generations and steps both begin anew. A warm clone is one sequential pass over the rows `start` to `stop` of
+    its parent, counted over all the parent's epochs; `stop` is None for any other run.
     """
 
     rows: int
@@ -33,18 +40,24 @@ class Grid:
     steps: int
     start: int = 0
     stop: int | None = None
+    span: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of one epoch; the last of them may be ragged."""
-        return ceil(self.rows / self.batch)
+        """Optimizer steps of one epoch (of the whole pass of a warm clone); the last of them may be ragged."""
+        rows = self.rows if self.stop is None else self.stop - self.start
+        return ceil(rows * self.span / self.batch)
 
     def row(self, step: int) -> int:
-        """Rows consumed, over all epochs, once `step` optimizer steps are done."""
-        if self.stop is not None:
-            return min(self.stop, self.start + step * self.batch)
+        """Rows consumed, over all epochs, once `step` optimizer steps are done; those of whole spans."""
         epoch, within = divmod(step, self.steps_per_epoch)
-        return epoch * self.rows + min(self.rows, within * self.batch)
+        if self.stop is not None:
+            return self.stop if epoch else self.start + within // self.span * self.batch
+        return epoch * self.rows + within // self.span * self.batch
+
+    def between_spans(self, step: int) -> bool:
+        """Whether the run can be saved and gone on with after `step` optimizer steps."""
+        return step % self.steps_per_epoch % self.span == 0
 
     def chunk(self, step: int) -> int:
         """How many chunks have ended once `step` optimizer steps are done; all of them at the last step."""

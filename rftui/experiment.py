@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from rftui import paths
+from rftui.automl.generation import GENERATION, generation_faults, rows_per_step
 from rftui.automl.grid import expand
 from rftui.automl.nearest import nearest
 from rftui.automl.spec import Leaf, Spec, plain, run_name
@@ -183,7 +185,7 @@ class _Fit:
             self.notices.append(f"num_chunks {spec.num_chunks} wins over chunk_size {spec.chunk_size}")
         if self.chunks < (spec.num_chunks or (1 if spec.chunk_size else 4)):
             self.notices.append(f"{rows} rows make {self.chunks} chunk{'s' * (self.chunks > 1)}, one row each")
-        steps = min(rows // _batch(leaf) for leaf in spec.leaves)
+        steps = min(int(rows // _batch(leaf)) for leaf in spec.leaves)
         if self.chunks > 1 and steps < 10 * self.chunks:
             self.notices.append(
                 f"a chunk is only about {max(1, steps // self.chunks)} optimizer steps of the largest batch; "
@@ -256,11 +258,14 @@ def _dataset(given: Any, name: str, faults: list[str]) -> Any:
     return None
 
 
-def _batch(leaf: Leaf) -> int:
-    """Rows that an optimizer step of the config takes; what is not a number is told by the check of the configs."""
+def _batch(leaf: Leaf) -> Fraction:
+    """Rows that an optimizer step of the config takes; what makes no sense is told by the check of the configs."""
     args = leaf.config["training_args"]
-    sizes = [args.get("per_device_train_batch_size", 8), args.get("gradient_accumulation_steps", 1)]
-    return max(1, sizes[0] * sizes[1]) if all(type(size) is int for size in sizes) else 1
+    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", *GENERATION)
+    sane = all(args.get(name) is None or (type(args[name]) is int and args[name] > 0) for name in sizes)
+    if not sane or (leaf.algo == "GRPO" and generation_faults(args, evaluates=False)):
+        return Fraction(1)
+    return rows_per_step(leaf.algo, args)
 
 
 def _materialise(dataset: Any, folder: Path) -> None:

@@ -1,7 +1,15 @@
 """The user's search space: knobs, configs and the searches over them. Loads neither torch nor TRL."""
 
-from rftui.automl.configs import RFLoraConfig, RFModelConfig, RFSFTConfig
+from rftui.automl.configs import RFDPOConfig, RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import RFGridSearch
 from rftui.automl.knobs import List
 
-__all__ = ["List", "RFGridSearch", "RFLoraConfig", "RFModelConfig", "RFSFTConfig"]
+__all__ = [
+    "List",
+    "RFDPOConfig",
+    "RFGRPOConfig",
+    "RFGridSearch",
+    "RFLoraConfig",
+    "RFModelConfig",
+    "RFSFTConfig",
+]

@@ -40,11 +40,20 @@ class RFSFTConfig(Recorded):
     """The arguments of TRL's `SFTConfig`."""
 
 
+class RFDPOConfig(Recorded):
+    """The arguments of TRL's `DPOConfig`."""
+
+
+class RFGRPOConfig(Recorded):
+    """The arguments of TRL's `GRPOConfig`."""
+
+
 class RFModelConfig(Recorded):
     """One model with the adapter and the arguments to train it with; without `peft_config` all its weights train.
 
-    `peft_config` and `training_args` may be RF configs, plain dicts or PEFT's and TRL's own objects. Attributes set
-    later under other names reach `create_model_fn` in its config. Raises Fault for an unknown keyword argument.
+    `peft_config` and `training_args` may be RF configs, plain dicts or PEFT's and TRL's own objects. `reward_funcs`
+    (a function, a reward model's name, or a list of them) score GRPO's completions as TRL tells. Attributes set later
+    under other names reach `create_model_fn` in its config. Raises Fault for an unknown keyword argument.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class RFModelConfig(Recorded):
         tokenizer_kwargs: Any = None,
         formatting_func: Callable[..., Any] | List | None = None,
         compute_metrics: Callable[..., Any] | List | None = None,
+        reward_funcs: Any = None,
         peft_config: Any = None,
         training_args: Any = None,
         model_type: str | List | None = "causal_lm",
@@ -110,6 +120,11 @@ def recorded(config: Any) -> dict[str, Any]:
         for name in ("activation_checkpointing", "activation_checkpointing_kwargs"):
             # These mirror gradient_checkpointing, the name that both the user and the form know.
             changed.pop(name, None)
+        if "generation_batch_size" in values:
+            # GRPOConfig fills in each of these two from the other, and takes only one of them.
+            changed.pop("generation_batch_size", None)
+            if config.steps_per_generation == config.gradient_accumulation_steps:
+                changed.pop("steps_per_generation", None)
     return {name: _plain(value) for name, value in changed.items()}
 
 

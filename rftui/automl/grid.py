@@ -14,14 +14,14 @@ from rftui.automl.spec import Leaf, plain_value
 from rftui.faults import Fault
 from rftui.runs import flatten, redact
 
-ALGOS = ("SFT",)
+ALGOS = ("SFT", "DPO", "GRPO")
 """What can be trained."""
 
 
 class RFGridSearch:
     """All combinations of the `List`s in `configs`: an RFModelConfig, or a List or list of them.
 
-    `trainer_type` is "SFT"; where it is left out, the class of the training arguments tells it.
+    `trainer_type` is "SFT", "DPO" or "GRPO"; where it is left out, the class of the training arguments tells it.
     """
 
     def __init__(self, configs: Any, trainer_type: str | None = None) -> None:
@@ -111,16 +111,15 @@ def _is_object(value: Any) -> bool:
 
 def _data(node: Any, name: str) -> tuple[Any, str | None]:
     """A config in the place of `name` as data, and the algo that its class stands for."""
-    wanted = "LoraConfig" if name == "peft_config" else "SFTConfig"
+    wanted = ("LoraConfig",) if name == "peft_config" else tuple(f"{algo}Config" for algo in ALGOS)
     classes = [kind.__name__.removeprefix("RF") for kind in type(node).__mro__]
     if node is None or isinstance(node, (List, dict)):
         return node, None
-    algo = next(
-        (kind.removesuffix("Config") for kind in classes if kind in ("SFTConfig", "DPOConfig", "GRPOConfig")), None
-    )
-    fits = "LoraConfig" in classes if name == "peft_config" else algo or "TrainingArguments" in classes
-    if not fits:
-        raise Fault(f"{name} is {type(node).__name__}; give it RF{wanted}, {wanted}, a dict, or leave it out")
+    told = next((kind for kind in classes if kind in wanted), None)
+    if not told and (name == "peft_config" or "TrainingArguments" not in classes):
+        shown = " or ".join(f"RF{kind}" for kind in wanted)
+        raise Fault(f"{name} is {type(node).__name__}; give it {shown}, the class it stands for, or a dict")
+    algo = told.removesuffix("Config") if told and name == "training_args" else None
     return (vars(node) if isinstance(node, Recorded) else recorded(node)), algo
 
 
@@ -135,7 +134,12 @@ def _leaf(alternative: _Alternative, trainer_type: str | None) -> tuple[Leaf, fr
         config[name] = {} if config[name] is None else config[name]
         if not isinstance(config[name], dict):
             raise Fault(f"{name} is {type(config[name]).__name__}; it must be a dict")
-    config, notices = modern(config)
+    config, notices = modern(config, algo)
+    rewards = config["reward_funcs"]
+    if algo == "GRPO" and not rewards:
+        raise Fault("GRPO needs reward_funcs: give RFModelConfig one or more functions that score completions")
+    if algo != "GRPO" and rewards:
+        notices.append(f"reward_funcs are left out: {algo} has no use for them")
     return Leaf(algo, config, notices=notices), swept
 
 

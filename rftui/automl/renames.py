@@ -27,9 +27,25 @@ DROPPED = {
 }
 """Arguments that are left out, and why nothing is lost or what to use instead."""
 
+_OF_ALGO = {
+    "DPO": {
+        "max_prompt_length": "TRL removed it; max_length limits prompt and answer together",
+        "max_completion_length": "TRL removed it; max_length limits prompt and answer together",
+        "model_adapter_name": "a run has one adapter",
+        "ref_adapter_name": "the reference is the model with its adapter disabled",
+        "force_use_ref_model": "the reference is the model with its adapter disabled",
+        "generate_during_eval": "TRL removed it",
+        "label_pad_token_id": "TRL removed it; labels that do not count are -100",
+        "padding_value": "TRL removed it; the tokenizer's pad token is used",
+        "is_encoder_decoder": "the models are decoders",
+    },
+    "GRPO": {"max_prompt_length": "TRL removed it; leave rows with too long prompts out of the dataset"},
+}
+"""What is left out for one algo alone."""
 
-def modern(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A model config's data with today's names of its training arguments, and a notice for each that was changed."""
+
+def modern(config: dict[str, Any], algo: str) -> tuple[dict[str, Any], list[str]]:
+    """A model config's data with today's names of `algo`'s arguments, and a notice for each that was changed."""
     args, kwargs = dict(config["training_args"]), dict(config["model_kwargs"])
     notices = []
     for old, new in RENAMED.items():
@@ -41,7 +57,7 @@ def modern(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             continue
         notices.append(f"training_args.{old} is called {new} now: {new}={value!r}")
         args[new] = value
-    for old, reason in DROPPED.items():
+    for old, reason in (DROPPED | _OF_ALGO.get(algo, {})).items():
         if old in args:
             del args[old]
             notices.append(f"training_args.{old} is left out: {reason}")

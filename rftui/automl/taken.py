@@ -30,6 +30,7 @@ TAKEN = {
     "local_rank": "a run trains on one device",
     "model_init_kwargs": "give model_kwargs to RFModelConfig",
     "skip_memory_metrics": "the devices' memory is shown all the time",
+    "log_completions_hub_repo": "nothing is pushed to the hub",
 }
 """Name -> what rftui does instead; a config may hold it, and a notice tells where that changes something."""
 
@@ -45,8 +46,9 @@ REFUSED = {
     "parallelism_config": "a run trains on one device",
     "enable_jit_checkpoint": "it wants signals of the main thread; rftui checkpoints on SIGTERM by itself",
     "use_vllm": "vLLM would need a device of its own",
+    "sync_ref_model": "the moved reference model would not survive a stop and a resume",
 }
 """Name -> why a config that switches it on cannot train here."""
 
 OWN = {"early_stopping_patience", "early_stopping_threshold"}
-"""Arguments that SFTConfig does not know and rftui adds."""
+"""Arguments that TRL does not know and rftui adds."""

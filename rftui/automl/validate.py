@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from rftui.automl.generation import generation_faults
 from rftui.automl.nearest import nearest
 from rftui.automl.ranges import range_fault
 from rftui.automl.renames import DROPPED, RENAMED
@@ -99,6 +100,11 @@ def clone_faults(parent: Run, changes: dict[str, Any], warm: bool, fields: list[
         return {"": "nothing is changed: such a clone would repeat the run; change a knob, or its seed"}
     if after.get("training_args.fp16") and after.get("training_args.bf16"):
         faults["training_args.fp16"] = "and bf16 cannot both be on"
+    if parent.algo == "GRPO":
+        args = {name.removeprefix("training_args."): value for name, value in after.items()}
+        faults |= {f"training_args.{name}": why for name, why in generation_faults(args, evaluates=False).items()}
+        if faults:
+            return faults
     if warm:
         faults |= warm_faults(parent, changed, before)
         if parent.state == DONE:

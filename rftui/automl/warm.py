@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
+from rftui.automl.generation import rows_per_step
 from rftui.runs import DONE, FAILED, QUEUED, Run
 
 DEFAULTS: dict[str, Any] = {
@@ -36,6 +38,9 @@ _ROWS = {
 }
 """Training arguments that change which rows there are or their order, in which the clone goes on."""
 
+_PROMPT_ORDER = {"seed"}
+"""What changes the order of the rows besides, for GRPO."""
+
 _SOUND = {"r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora"}
 """Adapter fields of which another value can take over the parent's adapter."""
 
@@ -53,7 +58,7 @@ def warm_faults(parent: Run, changed: dict[str, Any], before: dict[str, Any]) ->
         section, _, leaf = name.partition(".")
         if section not in _KEPT:
             faults[name] = "cannot change in a warm start, which keeps the parent's model; clone it cold"
-        elif section == "training_args" and leaf in _ROWS:
+        elif section == "training_args" and leaf in (_ROWS | _PROMPT_ORDER if parent.algo == "GRPO" else _ROWS):
             faults[name] = "cannot change in a warm start, since it changes the rows or their order; clone it cold"
         elif section == "peft_config":
             reason = _peft_fault(leaf, value, before)
@@ -123,7 +128,7 @@ def warmup_faults(
 
 def _steps(parent: Run, before: dict[str, Any], after: dict[str, Any], warm: bool) -> int | None:
     """About how many optimizer steps a clone has; None where that cannot be told from its parent's."""
-    old, new = _batch(before), _batch(after)
+    old, new = _batch(parent.algo, before), _batch(parent.algo, after)
     limit, epochs = after["training_args.max_steps"], after["training_args.num_train_epochs"]
     if limit > 0:
         rows = limit * (old if warm else new)
@@ -134,6 +139,7 @@ def _steps(parent: Run, before: dict[str, Any], after: dict[str, Any], warm: boo
     return max(1, round((rows - (parent.step * old if warm else 0)) / new))
 
 
-def _batch(values: dict[str, Any]) -> int:
+def _batch(algo: str, values: dict[str, Any]) -> Fraction:
     """Rows that an optimizer step takes."""
-    return values["training_args.per_device_train_batch_size"] * values["training_args.gradient_accumulation_steps"]
+    args = {name.removeprefix("training_args."): value for name, value in values.items()}
+    return rows_per_step(algo, args)

@@ -8,40 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import (
-    LoraConfig,
-    PeftConfig,
-    PeftModel,
-    get_peft_model,
-    get_peft_model_state_dict,
-    set_peft_model_state_dict,
-)
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
-from transformers import PreTrainedModel, Trainer, set_seed
+from transformers import Trainer
 
 from rftui.faults import Fault
 from rftui.runs import Run, redact
 from rftui.training import checkpoints
 
 
-def warm(model: PreTrainedModel, lora: LoraConfig, start: Path, seed: int) -> PeftModel:
-    """`model` under a new adapter that computes what the adapter in `start` computes.
+def warm(model: PeftModel, start: Path) -> None:
+    """Have the fresh adapter of `model` compute what the adapter in `start` computes.
 
     A larger rank and more target modules are sound: new rows of A stay at their random init, new columns of B are
     zero, and B is rescaled by the ratio of the scalings. Raises Fault where the new adapter lacks a part of the old.
     """
     parent = PeftConfig.from_pretrained(str(start))
     old = load_file(start / "adapter_model.safetensors")
-    set_seed(seed)
-    peft_model = get_peft_model(model, lora)
-    new = get_peft_model_state_dict(peft_model)
+    new = get_peft_model_state_dict(model)
     missing = sorted(set(old) - set(new))
     if missing:
         raise Fault(f"a warm start needs every module that the parent adapted; {_module(missing[0])} is not targeted")
-    scale = _scaling(parent) / _scaling(lora)
+    scale = _scaling(parent) / _scaling(model.active_peft_config)
     grown = {name: _grown(name, old[name], tensor, scale) if name in old else tensor for name, tensor in new.items()}
-    set_peft_model_state_dict(peft_model, grown)
-    return peft_model
+    set_peft_model_state_dict(model, grown)
 
 
 def _grown(name: str, old: torch.Tensor, new: torch.Tensor, scale: float) -> torch.Tensor:
@@ -64,13 +54,12 @@ def _scaling(config: Any) -> float:
     return config.lora_alpha / (config.r**0.5 if config.use_rslora else config.r)
 
 
-def warm_full(model: PreTrainedModel, start: Path) -> PreTrainedModel:
-    """A full fine-tune's `model` with the weights of the checkpoint in `start`."""
+def warm_full(model: torch.nn.Module, start: Path) -> None:
+    """Give a full fine-tune's `model` the weights of the checkpoint in `start`."""
     state: dict[str, torch.Tensor] = {}
     for file in sorted(start.glob("model*.safetensors")):
         state |= load_file(file)
     model.load_state_dict(state, strict=False)  # tied weights are stored once
-    return model
 
 
 def write_final(trainer: Trainer, run: Run, final: Path) -> None:
@@ -87,7 +76,7 @@ def write_final(trainer: Trainer, run: Run, final: Path) -> None:
 def _card(trainer: Trainer, run: Run) -> str:
     base = str(run.config.get("model_name") or "")
     adapter = bool(run.config.get("peft_config"))
-    head = ["---", f"library_name: {'peft' if adapter else 'transformers'}", "tags:", "- trl", "- sft"]
+    head = ["---", f"library_name: {'peft' if adapter else 'transformers'}", "tags:", "- trl", f"- {run.algo.lower()}"]
     head += [f"base_model: {json.dumps(base)}"] if base and not Path(base).exists() else []
     knobs = [f"| {name} | {value} |" for name, value in redact(run.knobs).items()]
     points = [entry for entry in trainer.state.log_history if "loss" in entry or "eval_loss" in entry]

@@ -7,7 +7,10 @@ from math import ceil
 from typing import Any
 
 import torch
+import trl
+from transformers import TrainingArguments
 
+from rftui.automl.generation import eval_batch_size, generation_faults, rows_per_step
 from rftui.automl.taken import OWN, REFUSED, TAKEN
 from rftui.faults import Fault
 
@@ -15,7 +18,14 @@ _SILENT = {"output_dir", "run_name", "disable_tqdm", "do_train", "do_eval", "do_
 """Taken-over arguments that most scripts set and nobody misses."""
 
 
+def config_class(algo: str) -> type[TrainingArguments]:
+    """TRL's class of an algo's training arguments."""
+    found: type[TrainingArguments] = getattr(trl, f"{algo}Config")
+    return found
+
+
 def arguments(
+    algo: str,
     config: dict[str, Any],
     *,
     output_dir: str,
@@ -25,11 +35,11 @@ def arguments(
     rows: int,
     per_epoch: int,
 ) -> tuple[dict[str, Any], dict[str, Any] | None, list[str], dict[str, Any]]:
-    """The keyword arguments of SFTConfig and of LoraConfig (None trains all weights), notices, and what is rftui's.
+    """The keyword arguments of TRL's config and of LoraConfig (None trains all weights), notices, and what is rftui's.
 
     `device` is "cpu" or "cuda:N"; `rows` are cut into `per_epoch` chunks an epoch. What is rftui's: `eval_strategy`
     ("chunk", or what TRL does by itself), `every_chunk` (a checkpoint at each chunk end), `early_stopping_patience`
-    (evaluations, or None), `early_stopping_threshold`, `own_order` (the user set `data_seed`). Raises one Fault for
+    (evaluations, or None), `early_stopping_threshold`. Raises one Fault for
     all the arguments that cannot train here.
     """
     args = {name: _bare(value) for name, value in config["training_args"].items()}
@@ -41,23 +51,29 @@ def arguments(
         for name, value in args.items()
         if name in TAKEN and name not in _SILENT and _matters(name, value, device)
     ]
+    shuffles = "seed" if algo == "GRPO" else "data_seed"
     ours: dict[str, Any] = {
         "early_stopping_patience": args.get("early_stopping_patience"),
         "early_stopping_threshold": args.get("early_stopping_threshold", 0.0),
         "every_chunk": args.get("save_strategy") in ("chunk", "shard"),
-        "own_order": args.get("data_seed") is not None,
     }
     args = {name: value for name, value in args.items() if name not in TAKEN.keys() | REFUSED.keys() | OWN}
     ours["eval_strategy"] = _evaluation(args, has_eval, notices)
     if ours["early_stopping_patience"]:
         notices.append("training_args.early_stopping_patience has no effect yet: stop the run by hand")
     _precision(args, device, notices)
-    if ours["own_order"]:
-        notices.append(f"own order: data_seed {args['data_seed']} shuffles this run's rows unlike the other runs'")
-    else:
-        args["data_seed"] = seed
+    if args.get(shuffles) is None:
+        args[shuffles] = seed
+    elif args[shuffles] != seed:
+        notices.append(f"own order: {shuffles} {args[shuffles]} shuffles this run's rows unlike the other runs'")
+    if algo == "GRPO":
+        if faults := generation_faults(args, has_eval):
+            raise Fault(*(f"training_args.{name} {why}" for name, why in faults.items()))
+        if has_eval:
+            args.setdefault("per_device_eval_batch_size", eval_batch_size(args))
     if "logging_steps" not in args and "logging_strategy" not in args:
-        args["logging_steps"] = _logging_steps(args, rows, per_epoch)
+        # TRL's 10, or less where a chunk is short, so that each chunk shows a curve of a few points.
+        args["logging_steps"] = max(1, min(10, ceil(rows / rows_per_step(algo, args)) // (4 * per_epoch)))
     args |= {
         "output_dir": output_dir,
         "report_to": "none",
@@ -115,12 +131,6 @@ def _precision(args: dict[str, Any], device: str, notices: list[str]) -> None:
     if args.get("tf32") and not half:
         del args["tf32"]
         notices.append("training_args.tf32 needs an Ampere or newer GPU: the run goes on without it")
-
-
-def _logging_steps(args: dict[str, Any], rows: int, per_epoch: int) -> int:
-    """TRL's 10, or less where a chunk is short, so that each chunk shows a curve of a few points."""
-    batch = args.get("per_device_train_batch_size", 8) * args.get("gradient_accumulation_steps", 1)
-    return max(1, min(10, ceil(rows / batch) // (4 * per_epoch)))
 
 
 def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:

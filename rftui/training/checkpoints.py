@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from transformers import Trainer
+from trl import GRPOTrainer
 
-from rftui.paths import CHECKPOINT_MARKER, checkpoints_in
+from rftui.paths import CHECKPOINT_MARKER, checkpoint_marker, checkpoints_in
 from rftui.training.process_state import Rng, rng, set_rng
 
 _SIDECAR = "engine_state.pt"
@@ -105,6 +106,9 @@ _ACCUMULATORS = (
     "_initial_global_step",
     "_total_train_tokens",
     "current_flos",
+    "_step",
+    "entropy_coef",
+    "_last_world_entropy",
 )
 
 
@@ -115,3 +119,20 @@ def remember(trainer: Trainer, checkpoint: Path) -> None:
         getattr(trainer, "_metrics")["train"].update(kept.pop("_metrics"))  # noqa: B009
     for name, value in kept.items():
         setattr(trainer, name, value)
+
+
+def restore_sampler(trainer: Trainer, checkpoint: Path, steps_per_epoch: int) -> None:
+    """Have GRPO's sampler draw what it would have drawn next: its generator is not checkpointed, and a resume begins
+    each epoch with the first one's permutation. Call before training."""
+    if not isinstance(trainer, GRPOTrainer):
+        return
+    marker = checkpoint_marker(checkpoint) or {}
+    begun = trainer._get_train_sampler
+
+    def advanced(dataset: Any = None) -> Any:
+        sampler: Any = begun(dataset)
+        for _ in range(marker["step"] // steps_per_epoch if sampler.shuffle else 0):
+            torch.randperm(sampler.num_samples, generator=sampler.generator)
+        return sampler
+
+    trainer._get_train_sampler = advanced  # type: ignore[method-assign]

@@ -11,7 +11,6 @@ from typing import Any
 
 from datasets import Dataset
 from peft import LoraConfig
-from trl import SFTConfig
 
 from rftui.automl.nearest import nearest
 from rftui.automl.spec import Spec, configured, plain_value
@@ -22,10 +21,10 @@ from rftui.faults import Fault
 from rftui.messages import Field
 from rftui.runs import Run
 from rftui.training import process_state
-from rftui.training.arguments import arguments
+from rftui.training.arguments import arguments, config_class
 from rftui.training.fields import describe
 from rftui.training.models import Models
-from rftui.training.rows import conversational, formatting, sample
+from rftui.training.rows import Need, conversational, formatting, sample
 
 Lines = list[tuple[int | None, str]]
 
@@ -64,10 +63,12 @@ def _check(
     leaf = spec.leaves[run.leaf]
     config = configured(leaf, run.changes)
     notices = list(leaf.notices)
-    faults = [*_knob_faults(config)]
+    faults = [*_knob_faults(leaf.algo, config)]
     if not faults:
-        faults += _collected(lambda: _construct(spec, config, train, evaluation is not None, device, notices))
-    text_field = config["training_args"].get("dataset_text_field", "text")
+        faults += _collected(
+            lambda: _construct(spec, leaf.algo, config, train, evaluation is not None, device, notices)
+        )
+    need = Need(leaf.algo, config)
     function = formatting(spec, run.leaf, train.column_names)
     if function is not config["formatting_func"]:
         notices.append(
@@ -76,7 +77,7 @@ def _check(
     rows: list[dict[str, Any]] = []
     for dataset, what in ((train, "train_dataset"), (evaluation, "eval_dataset")):
         if dataset is not None:
-            faults += _collected(lambda: rows.append(sample(dataset, function, text_field, what)))  # noqa: B023
+            faults += _collected(lambda: rows.append(sample(dataset, function, need, what)))  # noqa: B023
     if spec.create_model_fn is None:
         faults += models.faults(config, notices, chats=any(conversational(row) for row in rows))
     if config["training_args"].get("assistant_only_loss") and rows and not conversational(rows[0]):
@@ -93,13 +94,16 @@ def _collected(step: Callable[[], None]) -> Iterable[str]:
 
 
 @cache
-def _described() -> dict[str, Field]:
-    return {field.name: field for field in describe(["SFT"])["SFT"]}
+def _described(algo: str) -> dict[str, Field]:
+    return {field.name: field for field in describe([algo])[algo]}
 
 
-def _knob_faults(config: dict[str, Any]) -> Iterable[str]:
-    described = _described()
-    sections = {"training_args": (SFTConfig, OWN | set(TAKEN) | set(REFUSED)), "peft_config": (LoraConfig, set())}
+def _knob_faults(algo: str, config: dict[str, Any]) -> Iterable[str]:
+    described = _described(algo)
+    sections: dict[str, tuple[type, set[str]]] = {
+        "training_args": (config_class(algo), OWN | set(TAKEN) | set(REFUSED)),
+        "peft_config": (LoraConfig, set()),
+    }
     for section, (kind, extra) in sections.items():
         known = {field.name for field in dataclasses.fields(kind) if field.init} | extra
         for leaf, value in (config[section] or {}).items():
@@ -112,12 +116,13 @@ def _knob_faults(config: dict[str, Any]) -> Iterable[str]:
 
 
 def _construct(
-    spec: Spec, config: dict[str, Any], train: Dataset, has_eval: bool, device: str, notices: list[str]
+    spec: Spec, algo: str, config: dict[str, Any], train: Dataset, has_eval: bool, device: str, notices: list[str]
 ) -> None:
     """Raises Fault with what TRL's and PEFT's own classes say about the config."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         per_epoch = chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size)
         kwargs, lora, told, _ = arguments(
+            algo,
             config,
             output_dir=folder,
             device=device,
@@ -128,7 +133,7 @@ def _construct(
         )
         notices += told
         lines = []
-        for section, kind, given in (("training_args", SFTConfig, kwargs), ("peft_config", LoraConfig, lora)):
+        for section, kind, given in (("training_args", config_class(algo), kwargs), ("peft_config", LoraConfig, lora)):
             try:
                 if given is not None:
                     kind(**given)

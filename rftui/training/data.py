@@ -8,9 +8,11 @@ from contextlib import contextmanager
 
 import torch
 from datasets import Dataset, load_from_disk
+from transformers import TrainingArguments
 
+from rftui.faults import Fault
 from rftui.paths import ExperimentDir
-from rftui.training.rows import Formatting, fits
+from rftui.training.rows import Formatting, Need
 
 
 def load(experiment: ExperimentDir, fit: int) -> tuple[Dataset, Dataset | None]:
@@ -28,30 +30,43 @@ def preparing(experiment: ExperimentDir, fit: int) -> Iterator[None]:
         yield
 
 
-def formatted(dataset: Dataset, function: Formatting | None) -> tuple[Dataset, Formatting | None]:
+def formatted(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[Dataset, Formatting | None]:
     """`dataset` with a dict-returning `function` applied to its rows, and what is left for the trainer to apply.
 
-    TRL wants a formatting function to return text; one that returns a dict gives the row's new columns instead. Rows
-    that are mapped already, on which the function fails, stay as they are.
+    TRL wants a formatting function to return text; one that returns a dict gives the row's new columns instead (GRPO's
+    rows keep the others, which its reward functions get). Rows that are mapped already, on which the function fails,
+    stay as they are.
     """
     if function is None or not len(dataset):
         return dataset, function
     try:
         made = function(dataset[0])
     except Exception:
-        if fits(dataset.column_names):
+        if need.met(dataset.column_names):
             return dataset, None
         raise
     if not isinstance(made, dict):
         return dataset, function
-    return dataset.map(function, remove_columns=[c for c in dataset.column_names if c not in made]), None
+    replaced = [] if need.algo == "GRPO" else [name for name in dataset.column_names if name not in made]
+    return dataset.map(function, remove_columns=replaced), None
 
 
-def remaining_rows(rows: int, seed: int, start: int, stop: int) -> list[int]:
-    """The rows `start` to `stop`, counted over all epochs, in the order in which a trainer with this `data_seed` takes
-    them: accelerate seeds each epoch's permutation with seed + epoch."""
+def remaining_rows(algo: str, args: TrainingArguments, rows: int, used: int, start: int, stop: int) -> list[int]:
+    """The rows `start` to `stop`, counted over all epochs of `used` rows, in the order in which a trainer takes them.
+
+    An epoch takes the first `used` of a permutation of all the `rows`. For SFT and DPO accelerate seeds each epoch's
+    with data_seed + epoch; for GRPO, TRL's RepeatSampler draws one after the other from one generator, seeded with
+    seed. Raises Fault where `args` ask for an order that cannot be told.
+    """
+    strategy = getattr(args, "train_sampling_strategy", "random")
+    if strategy not in ("random", "sequential"):
+        raise Fault(f"a warm start cannot tell the rows that are left of train_sampling_strategy={strategy!r}")
+    shuffled = getattr(args, "shuffle_dataset", True) if algo == "GRPO" else strategy == "random"
+    generator = torch.Generator().manual_seed(args.seed)
     order: list[int] = []
-    for epoch in range(start // rows, -(-stop // rows)):
-        permutation = torch.randperm(rows, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        order += permutation[max(0, start - epoch * rows) : stop - epoch * rows]
+    for epoch in range(-(-stop // used)):
+        if algo != "GRPO":
+            generator.manual_seed((args.data_seed or 0) + epoch)
+        permutation = torch.randperm(rows, generator=generator).tolist() if shuffled else list(range(rows))
+        order += permutation[:used][max(0, start - epoch * used) : max(0, stop - epoch * used)]
     return order

@@ -10,14 +10,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from peft import LoraConfig
-from trl import SFTConfig
 
 from rftui.automl.taken import REFUSED, TAKEN
 from rftui.messages import Field
+from rftui.training.arguments import config_class
 
 _FIRST = (
     "learning_rate num_train_epochs per_device_train_batch_size gradient_accumulation_steps max_steps warmup_steps "
-    "lr_scheduler_type weight_decay max_grad_norm max_length r lora_alpha lora_dropout target_modules use_rslora "
+    "lr_scheduler_type weight_decay max_grad_norm max_length beta loss_type num_generations max_completion_length "
+    "temperature r lora_alpha lora_dropout target_modules use_rslora "
     "seed eval_strategy eval_steps early_stopping_patience save_strategy model_name"
 ).split()
 """The knobs that people turn most, in the order in which a form shows them; the others follow in TRL's order."""
@@ -31,6 +32,8 @@ _NO_KNOBS = {
     *("log_level", "log_level_replica", "restore_callback_states_from_checkpoint", "pad_token"),
     *("auto_mapping", "base_model_name_or_path", "inference_mode", "megatron_config", "megatron_core", "peft_type"),
     *("peft_version", "revision", "runtime_config"),
+    *("ds3_gather_for_generation", "ref_model_mixup_alpha", "ref_model_sync_steps", "use_transformers_paged"),
+    *("log_multimodal", "log_unique_prompts", "num_completions_to_print", "max_tool_calling_iterations"),
 }
 """Fields that say nothing about a run on one device, or that only their own library sets."""
 
@@ -73,13 +76,17 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
 
 def describe(algos: list[str]) -> dict[str, list[Field]]:
     """The fields of each algo's configs, those that are turned most first."""
-    fields = [*_fields(SFTConfig, "training_args"), *_fields(LoraConfig, "peft_config"), *_OURS]
+    return {algo: _described(algo) for algo in algos}
+
+
+def _described(algo: str) -> list[Field]:
+    ours = [field for field in _OURS if algo != "GRPO" or not field.name.startswith("generation_config.")]
+    fields = [*_fields(config_class(algo), "training_args"), *_fields(LoraConfig, "peft_config"), *ours]
     for field in fields:
         if field.name == "training_args.bf16":
             field.default = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
             field.kind, field.optional = "bool", False
-    fields.sort(key=_rank)
-    return {"SFT": fields} if "SFT" in algos else {}
+    return sorted(fields, key=_rank)
 
 
 def _rank(field: Field) -> int:
@@ -90,7 +97,7 @@ def _rank(field: Field) -> int:
 def _fields(config: type, section: str) -> Iterator[Field]:
     hints = get_type_hints(config)
     for knob in dataclasses.fields(config):
-        if knob.name in _NO_KNOBS or not knob.init:
+        if knob.name in _NO_KNOBS or knob.name.startswith("vllm_") or not knob.init:
             continue
         kind, choices, optional = _kind(hints[knob.name], knob.metadata.get("choices"))
         if not kind:

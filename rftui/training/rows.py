@@ -1,8 +1,8 @@
-"""Whether SFT can train on the rows as they are, or as a formatting function makes them."""
+"""Whether a run can train on the rows as they are, or as a formatting function makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from datasets import Dataset
@@ -12,35 +12,57 @@ from rftui.faults import Fault
 
 Formatting = Callable[[dict[str, Any]], Any]
 
-WANTED = "text, messages, or prompt and completion"
+_WANTED = {
+    "SFT": "text, messages, or prompt and completion",
+    "DPO": "chosen and rejected, and prompt unless both begin with it",
+    "GRPO": "prompt",
+}
 
 
-def fits(columns: list[str], text_field: str = "text") -> bool:
-    """Whether SFT can train on rows with these columns."""
-    found = set(columns)
-    if "input_ids" in found or {"prompt", "completion"} <= found:
-        return True
-    # TRL takes a lone prompt for the first half of a prompt and completion, whatever else the row holds.
-    return "prompt" not in found and bool(found & {text_field, "messages", "conversations"})
+class Need:
+    """What a run with this algo and config needs of a row. `takes_text`: a formatting function may return text."""
+
+    def __init__(self, algo: str, config: dict[str, Any]) -> None:
+        self.algo = algo
+        self.takes_text = algo == "SFT"
+        self._text_field = config["training_args"].get("dataset_text_field", "text")
+
+    @property
+    def wanted(self) -> str:
+        return f"{self.algo} needs {_WANTED[self.algo]}"
+
+    def met(self, columns: Collection[str]) -> bool:
+        """Whether rows with these columns can be trained on."""
+        found = set(columns)
+        if self.algo == "GRPO":
+            return "prompt" in found
+        if self.algo == "DPO":
+            return {"chosen", "rejected"} <= found
+        if "input_ids" in found or {"prompt", "completion"} <= found:
+            return True
+        # TRL takes a lone prompt for the first half of a prompt and completion, whatever else the row holds.
+        return "prompt" not in found and bool(found & {self._text_field, "messages", "conversations"})
 
 
-def formatting(spec: Spec, leaf: int, columns: list[str]) -> Formatting | None:
+def formatting(spec: Spec, leaf: int, columns: Collection[str]) -> Formatting | None:
     """The formatting function for a leaf's rows: its own, or a sibling's where it has none and its rows do not fit."""
-    config = spec.leaves[leaf].config
+    algo, config = spec.leaves[leaf].algo, spec.leaves[leaf].config
     own: Formatting | None = config["formatting_func"]
-    if own is not None or fits(columns, config["training_args"].get("dataset_text_field", "text")):
+    if own is not None or Need(algo, config).met(columns):
         return own
-    return next((func for other in spec.leaves if (func := other.config["formatting_func"]) is not None), None)
+    siblings = (other.config["formatting_func"] for other in spec.leaves if other.algo == algo)
+    return next((function for function in siblings if function is not None), None)
 
 
-def sample(dataset: Dataset, function: Formatting | None, text_field: str, what: str) -> dict[str, Any]:
-    """The first row of `dataset`, called `what`, as SFT gets it. Raises Fault, one line, where it cannot use it."""
+def sample(dataset: Dataset, function: Formatting | None, need: Need, what: str) -> dict[str, Any]:
+    """The first row of `dataset`, called `what`, as the trainer gets it. Raises Fault where that cannot use it."""
     row: dict[str, Any] = dataset[0]
     columns = ", ".join(dataset.column_names)
     if function is None:
-        if not fits(list(row), text_field):
+        if not need.met(row):
             raise Fault(
-                f"{what} has the columns {columns}; SFT needs {WANTED}: rename them, or give a formatting_func that "
+                f"{what} has the columns {columns}; {need.wanted}: rename them, as in "
+                f'dataset.rename_column("{next(iter(row))}", "{_example(need, row)}"), or give a formatting_func that '
                 "returns them"
             )
         return row
@@ -48,7 +70,7 @@ def sample(dataset: Dataset, function: Formatting | None, text_field: str, what:
     try:
         made = function(row)
     except Exception as error:
-        if fits(list(row), text_field):
+        if need.met(row):
             return row
         reason = " ".join(str(error).split())
         raise Fault(
@@ -56,11 +78,12 @@ def sample(dataset: Dataset, function: Formatting | None, text_field: str, what:
             f"which has the columns {columns}"
         ) from error
     if isinstance(made, dict):
-        if not fits(list(made), text_field):
-            raise Fault(f"formatting_func {name} returns the columns {', '.join(made)}; SFT needs {WANTED}")
+        if not need.met(made):
+            raise Fault(f"formatting_func {name} returns the columns {', '.join(made)}; {need.wanted}")
         return made
-    if not isinstance(made, str):
-        raise Fault(f"formatting_func {name} returns {type(made).__name__}; it must return a dict of columns, or text")
+    if not isinstance(made, str) or not need.takes_text:
+        or_text = ", or text" if need.takes_text else f", since {need.wanted}"
+        raise Fault(f"formatting_func {name} returns {type(made).__name__}; it must return a dict of columns{or_text}")
     if {"prompt", "completion"} <= set(row):
         raise Fault(
             f"formatting_func {name} returns text, but {what} has prompt and completion already: leave the function "
@@ -69,7 +92,13 @@ def sample(dataset: Dataset, function: Formatting | None, text_field: str, what:
     return {"text": made}
 
 
+def _example(need: Need, row: dict[str, Any]) -> str:
+    """A column that the rows lack."""
+    columns = {"SFT": ("prompt", "completion"), "DPO": ("chosen", "rejected"), "GRPO": ("prompt",)}[need.algo]
+    return next((column for column in columns if column not in row), columns[0])
+
+
 def conversational(row: dict[str, Any]) -> bool:
     """Whether the row is a conversation, which the tokenizer's chat template must render."""
-    value = row.get("messages") or row.get("conversations") or row.get("prompt")
+    value = row.get("messages") or row.get("conversations") or row.get("prompt") or row.get("chosen")
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)

@@ -6,7 +6,7 @@ import gc
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from rftui.training.adapters import write_final
 from rftui.training.process_state import Rng, rng, set_rng
 from rftui.training.turnstile import Closed, Seat, Turnstile
 
-_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "epoch", "total_flos")
-"""Ends of logged names that are no curve: they include the time of siblings, or say what is known anyway."""
+_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "step_time", "epoch", "total_flos")
+"""Ends of logged names that are no curve: they are times, which no two trainings share, or say what is known anyway."""
 
 
 class _Halt(BaseException):
@@ -33,13 +33,13 @@ class _Halt(BaseException):
 
 @dataclass
 class Built:
-    """A trainer, and how its run is cut: `grid(max_steps)` once its length is known.
+    """A trainer, and how its run is cut: `grid`, whose `steps` are known once training begins.
 
     `evaluates`: each chunk end is evaluated; `every_chunk`: each chunk end is saved.
     """
 
     trainer: Trainer
-    grid: Callable[[int], Grid]
+    grid: Grid
     evaluates: bool
     every_chunk: bool
 
@@ -106,6 +106,8 @@ class RunThread(threading.Thread):
         trainer.remove_callback(PrinterCallback)
         turns = _Turns(self, built)
         trainer.add_callback(turns)
+        if self._resume:
+            checkpoints.restore_sampler(trainer, self._resume, built.grid.steps_per_epoch)
         trainer.train(resume_from_checkpoint=str(self._resume) if self._resume else None)
         final = self._directory.final
         write_final(trainer, self._run, final)
@@ -154,7 +156,7 @@ class _Turns(TrainerCallback):
         self._built = built
         self._trainer: Trainer = built.trainer
         self.saver = checkpoints.Saver(thread.directory.checkpoints, every_chunk=built.every_chunk)
-        self._grid: Grid | None = None
+        self._grid = built.grid
         self._turn_end = 0
         self._chunk_over = False
         self._evaluating = False
@@ -166,7 +168,7 @@ class _Turns(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._grid = self._built.grid(state.max_steps)
+        self._grid = replace(self._built.grid, steps=state.max_steps)
         resume = self._thread.resume
         pending = False
         if resume:
@@ -184,13 +186,12 @@ class _Turns(TrainerCallback):
     ) -> None:
         if self._chunk_over:
             self._end_turn(state)
-        while (order := self._thread.seat.boundary()) is not None:
+        while (order := self._thread.seat.boundary(self._allowed(state))) is not None:
             self._carry_out(order, state)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        assert self._grid
         self._at_step_end = rng()
         self._chunk_over = state.global_step >= self._turn_end
         if self._chunk_over and self._built.evaluates:
@@ -221,7 +222,7 @@ class _Turns(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if self._evaluating and self._thread.seat.ordered(messages.Halt):
-            order = self._thread.seat.boundary()
+            order = self._thread.seat.boundary(self._allowed(state))
             if order is not None:
                 control.should_evaluate = False  # it is saved too, and would evaluate once more after the next step
                 self._carry_out(order, state, evaluate=True)
@@ -233,14 +234,12 @@ class _Turns(TrainerCallback):
             self._save(state)
 
     def _tell_begun(self, state: TrainerState) -> None:
-        assert self._grid
         step, total, epoch = state.global_step, state.max_steps, state.epoch or 0.0
         self._thread.tell(
             messages.Begun(self._thread.run_id, step, total, self._grid.chunk(step), self._grid.total, epoch)
         )
 
     def _end_turn(self, state: TrainerState) -> None:
-        assert self._grid
         seat = self._thread.seat
         if self.saver.due(seat.held):
             self._save(state)
@@ -252,6 +251,12 @@ class _Turns(TrainerCallback):
             messages.TurnEnded(self._thread.run_id, state.global_step, chunk, state.epoch or 0.0, seconds)
         )
 
+    def _allowed(self, state: TrainerState) -> Callable[[Any], bool]:
+        """Which orders can be carried out now: within a span nothing that needs a checkpoint."""
+        if self._grid.between_spans(state.global_step):
+            return lambda order: True
+        return lambda order: isinstance(order, messages.Halt) and not order.save
+
     def _carry_out(self, order: Any, state: TrainerState, *, evaluate: bool = False) -> None:
         if isinstance(order, messages.Pin):
             self._thread.pin(order, self._save(state, evaluate=evaluate))
@@ -260,8 +265,13 @@ class _Turns(TrainerCallback):
             raise _Halt(messages.Halted(self._thread.run_id, state.global_step, path))
 
     def _save(self, state: TrainerState, *, evaluate: bool = False) -> Path:
-        assert self._at_step_end and self._grid
-        where = {"epoch": state.epoch or 0.0, "row": self._grid.row(state.global_step), "evaluate": evaluate}
+        assert self._at_step_end
+        where = {
+            "epoch": state.epoch or 0.0,
+            "row": self._grid.row(state.global_step),
+            "rows": self._grid.rows,
+            "evaluate": evaluate,
+        }
         path = self.saver.save(self._trainer, self._at_step_end, self._thread.seat.held, where)
         self._thread.tell(messages.Saved(self._thread.run_id, state.global_step, str(path)))
         return path

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
+import trl
+from datasets import Dataset
 from peft import LoraConfig
-from trl import SFTConfig, SFTTrainer
+from transformers import Trainer
 
+from rftui.automl.generation import Generation
 from rftui.automl.spec import Spec, configured
 from rftui.chunks import Grid, chunks_per_epoch
 from rftui.faults import Fault
-from rftui.paths import ExperimentDir
+from rftui.paths import ExperimentDir, checkpoint_marker
 from rftui.runs import Run
 from rftui.training import data
 from rftui.training.adapters import warm, warm_full
-from rftui.training.arguments import arguments
+from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
-from rftui.training.rows import formatting
+from rftui.training.rewards import checked
+from rftui.training.rows import Formatting, Need, formatting
 from rftui.training.run_thread import Built
 
 
@@ -38,16 +43,14 @@ class TrainerBuilder:
             os.chdir(self._specs[fit].cwd)  # relative paths in configs and in the user's functions
         return self._specs[fit]
 
-    def config(self, run: Run) -> dict[str, Any]:
-        """The run's real config: its leaf of the spec with its changes, callables and all."""
-        return configured(self.spec(run.fit).leaves[run.leaf], run.changes)
-
     def build(self, run: Run) -> Built:
         """The run's trainer. Called by the thread that holds the floor. Raises Fault, and what TRL raises."""
-        spec, config = self.spec(run.fit), self.config(run)
+        spec = self.spec(run.fit)
+        config = configured(spec.leaves[run.leaf], run.changes)
         train, evaluation = data.load(self._experiment, run.fit)
         start = self._experiment.run(run.id).start if run.warm else None
         kwargs, lora, _, ours = arguments(
+            run.algo,
             config,
             output_dir=str(self._experiment.run(run.id).checkpoints),
             device=str(self._device),
@@ -56,62 +59,73 @@ class TrainerBuilder:
             rows=len(train),
             per_epoch=chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size),
         )
-        epochs = kwargs.get("num_train_epochs", 3)
-        if start:
-            kwargs |= _one_pass(run, kwargs)
-        args = SFTConfig(**kwargs)
-        base, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
-        model: Any = base
-        if start:
-            model = warm(base, LoraConfig(**lora), start, args.seed) if lora else warm_full(base, start)
-        function = formatting(spec, run.leaf, train.column_names)
+        args = config_class(run.algo)(**(kwargs | _one_pass(run, kwargs) if start else kwargs))
+        model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
+        need, function = Need(run.algo, config), formatting(spec, run.leaf, train.column_names)
         with data.preparing(self._experiment, run.fit):
-            train, left = data.formatted(train, function)
-            evaluation = data.formatted(evaluation, function)[0] if evaluation is not None else None
-            trainer = SFTTrainer(
+            train, left = data.formatted(train, function, need)
+            if evaluation is not None:
+                evaluation = data.formatted(evaluation, function, need)[0]
+            trainer: Any = getattr(trl, f"{run.algo}Trainer")(
                 model=model,
                 args=args,
                 train_dataset=train,
                 eval_dataset=evaluation,
                 processing_class=tokenizer,
-                peft_config=LoraConfig(**lora) if lora and not start else None,
-                formatting_func=left,
+                peft_config=LoraConfig(**lora) if lora else None,
+                **_own_inputs(run.algo, config, left),
             )
-        prepared: Any = trainer.train_dataset
-        rows = len(prepared)
-        if not rows:
-            raise Fault("no row is left to train on after tokenisation: every prompt is longer than max_length")
-        per_epoch = chunks_per_epoch(rows, spec.num_chunks, spec.chunk_size)
-        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        stop = None
         if start:
-            stop = _last_row(run, kwargs["max_steps"], epochs, rows, batch)
-            order = data.remaining_rows(rows, kwargs["data_seed"], run.start_row, stop)
-            trainer.train_dataset = prepared.select(order)
-        if args.dataloader_drop_last:
-            rows -= rows % args.per_device_train_batch_size
-
-        def grid(steps: int) -> Grid:
-            return Grid(rows, per_epoch, batch, steps, run.start_row if start else 0, stop)
-
+            (warm if lora else warm_full)(trainer.model, start)
+        grid = _grid(run, trainer, spec, start, kwargs)
         return Built(trainer, grid, evaluates=ours["eval_strategy"] == "chunk", every_chunk=ours["every_chunk"])
+
+
+def _own_inputs(algo: str, config: dict[str, Any], function: Formatting | None) -> dict[str, Any]:
+    """What only this algo's trainer takes."""
+    if algo == "SFT":
+        return {"formatting_func": function}
+    return {"reward_funcs": checked(config["reward_funcs"])} if algo == "GRPO" else {}
 
 
 def _one_pass(run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
     """What makes a warm clone one sequential pass over its rows; `max_steps` counts from its root's start."""
     steps = kwargs.get("max_steps", -1)
-    return {
-        "num_train_epochs": 1,
-        "max_steps": steps - run.start_step if steps > 0 else -1,
-        "train_sampling_strategy": "sequential",
-    }
+    in_order = {"shuffle_dataset": False} if run.algo == "GRPO" else {"train_sampling_strategy": "sequential"}
+    return {"num_train_epochs": 1, "max_steps": steps - run.start_step if steps > 0 else -1, **in_order}
 
 
-def _last_row(run: Run, steps: int, epochs: float, rows: int, batch: int) -> int:
-    """The row, counted over all epochs, at which a warm clone's pass ends. Raises Fault where none is left."""
-    stop = run.start_row + steps * batch if steps > 0 else int(epochs * rows)
+def _grid(run: Run, trainer: Trainer, spec: Spec, start: Path | None, kwargs: dict[str, Any]) -> Grid:
+    """How the run is cut. A warm clone's trainer (from `start`) is left with the rows that it trains on.
+
+    `kwargs` are the arguments as they would be for a cold run. Raises Fault where there is nothing to train on.
+    """
+    args, prepared = trainer.args, trainer.train_dataset
+    assert isinstance(prepared, Dataset)
+    rows = len(prepared)
+    if not rows:
+        raise Fault("no row is left to train on after tokenisation: every prompt is longer than max_length")
+    per_epoch = chunks_per_epoch(rows, spec.num_chunks, spec.chunk_size)
+    batch, span, least = args.per_device_train_batch_size * args.gradient_accumulation_steps, 1, 1
+    if run.algo == "GRPO":
+        generation = Generation.of(kwargs)
+        batch, span, least = generation.span_prompts, generation.span, generation.prompts
+    elif args.dataloader_drop_last:
+        least = args.per_device_train_batch_size
+    if rows < least:
+        raise Fault(f"{rows} rows are fewer than the {least} that are taken at once: make the batch smaller")
+    used = rows - rows % least
+    if not start:
+        return Grid(used, min(per_epoch, used), batch, 0, span=span)
+    used = (checkpoint_marker(start) or {}).get("rows", used)  # the parent may have taken others at once
+    epochs, steps = kwargs.get("num_train_epochs", 3), kwargs.get("max_steps", -1)
+    stop = run.start_row + -(-(steps - run.start_step) * batch // span) if steps > 0 else int(epochs * used)
+    stop -= (stop - run.start_row) % least
     if stop <= run.start_row:
         raise Fault(
             f"nothing is left to train after step {run.start_step}: set more num_train_epochs (or a larger max_steps)"
         )
-    return stop
+    cold = config_class(run.algo)(**kwargs)
+    order = data.remaining_rows(run.algo, cold, rows, used, run.start_row, stop)
+    trainer.train_dataset = prepared.select(order)
+    return Grid(used, min(per_epoch, used), batch, 0, run.start_row, stop, span)

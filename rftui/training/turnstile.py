@@ -94,17 +94,20 @@ class Seat:
         turnstile._restore(self._state)
         self._since = time.perf_counter()
 
-    def boundary(self) -> Any | None:
+    def boundary(self, allowed: Callable[[Any], bool] = lambda order: True) -> Any | None:
         """Called between two steps: an order to carry out (call again after it), or None: train the next step.
 
-        Parks while the turn is another's, and while others have orders to carry out.
+        Parks while the turn is another's, and while others have orders to carry out. An order that is not `allowed`
+        between these two steps waits for a later boundary.
         """
         turnstile = self._turnstile
         while True:
             if turnstile._closed:
                 raise Closed
-            if self._orders:
-                return self._orders.popleft()
+            order = next((order for order in tuple(self._orders) if allowed(order)), None)
+            if order is not None:
+                self._orders.remove(order)
+                return order
             with turnstile._change:
                 if turnstile._training is self and not turnstile._errands:
                     return None

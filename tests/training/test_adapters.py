@@ -52,7 +52,9 @@ def test_a_larger_adapter_starts_as_its_parent(parent, r, alpha, targets, rslora
     start, logits = parent
     config = LoraConfig(r=r, lora_alpha=alpha, target_modules=targets, use_rslora=rslora)
     with torch.no_grad():
-        ours = warm(base(), config, start, seed=3).eval()(input_ids=TOKENS).logits
+        model = get_peft_model(base(), config)
+        warm(model, start)
+        ours = model.eval()(input_ids=TOKENS).logits
         plain = PeftModel.from_pretrained(base(), start).eval()(input_ids=TOKENS).logits
     assert torch.equal(plain, logits)
     torch.testing.assert_close(ours, logits, atol=2e-6, rtol=0)
@@ -64,7 +66,7 @@ def test_a_larger_adapter_starts_as_its_parent(parent, r, alpha, targets, rslora
 def test_a_smaller_adapter_is_refused(parent, r, targets):
     start, _ = parent
     with pytest.raises(Fault, match="warm start"):
-        warm(base(), LoraConfig(r=r, lora_alpha=8, target_modules=targets), start, seed=3)
+        warm(get_peft_model(base(), LoraConfig(r=r, lora_alpha=8, target_modules=targets)), start)
 
 
 def test_shared_models_have_their_own_modules_over_the_same_storage():
