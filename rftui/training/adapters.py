@@ -63,11 +63,13 @@ def warm_full(model: torch.nn.Module, start: Path) -> None:
 
 
 def write_final(trainer: Trainer, run: Run, final: Path) -> None:
-    """Commit `final/`: the adapter or model, tokenizer, config and a model card with knobs and curves."""
+    """Commit `final/`: the adapter or model, tokenizer, config, a model card with knobs and curves, and the trainer's
+    history."""
     work = final.with_name(".final")
     shutil.rmtree(work, ignore_errors=True)
     trainer.save_model(str(work))
     (work / "training_args.bin").unlink(missing_ok=True)
+    trainer.state.save_to_json(str(work / "trainer_state.json"))
     (work / "config.rftui.json").write_text(json.dumps(redact(run.config), indent=2, default=str))
     (work / "README.md").write_text(_card(trainer, run), encoding="utf-8")
     checkpoints.commit(work, final, {"step": trainer.state.global_step, "run": run.id})

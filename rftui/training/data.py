@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from datasets import Dataset, load_from_disk
-from transformers import TrainingArguments
 
 from rftui.faults import Fault
 from rftui.paths import ExperimentDir
@@ -51,22 +51,25 @@ def formatted(dataset: Dataset, function: Formatting | None, need: Need) -> tupl
     return dataset.map(function, remove_columns=replaced), None
 
 
-def remaining_rows(algo: str, args: TrainingArguments, rows: int, used: int, start: int, stop: int) -> list[int]:
+def remaining_rows(algo: str, args: dict[str, Any], rows: int, used: int, start: int, stop: int) -> list[int]:
     """The rows `start` to `stop`, counted over all epochs of `used` rows, in the order in which a trainer takes them.
 
     An epoch takes the first `used` of a permutation of all the `rows`. For SFT and DPO accelerate seeds each epoch's
     with data_seed + epoch; for GRPO, TRL's RepeatSampler draws one after the other from one generator, seeded with
-    seed. Raises Fault where `args` ask for an order that cannot be told.
+    seed. Raises Fault where `args`, the training arguments as set, ask for an order that
+    cannot be told.
     """
-    strategy = getattr(args, "train_sampling_strategy", "random")
+    strategy = args.get("train_sampling_strategy", "random")
     if strategy not in ("random", "sequential"):
         raise Fault(f"a warm start cannot tell the rows that are left of train_sampling_strategy={strategy!r}")
-    shuffled = getattr(args, "shuffle_dataset", True) if algo == "GRPO" else strategy == "random"
-    generator = torch.Generator().manual_seed(args.seed)
+    shuffled = args.get("shuffle_dataset", True) if algo == "GRPO" else strategy == "random"
+    generator = torch.Generator()
+    if algo == "GRPO":
+        generator.manual_seed(args["seed"])
     order: list[int] = []
     for epoch in range(-(-stop // used)):
         if algo != "GRPO":
-            generator.manual_seed((args.data_seed or 0) + epoch)
+            generator.manual_seed(args["data_seed"] + epoch)
         permutation = torch.randperm(rows, generator=generator).tolist() if shuffled else list(range(rows))
         order += permutation[:used][max(0, start - epoch * used) : max(0, stop - epoch * used)]
     return order

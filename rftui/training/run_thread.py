@@ -24,7 +24,7 @@ from rftui.training.process_state import Rng, rng, set_rng
 from rftui.training.turnstile import Closed, Seat, Turnstile
 
 _NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "step_time", "epoch", "total_flos")
-"""Ends of logged names that are no curve: they are times, which no two trainings share, or say what is known anyway."""
+"""Ends of logged names that are no curve: times, which no two trainings share, or what is known anyway."""
 
 
 class _Halt(BaseException):
@@ -154,7 +154,7 @@ class _Turns(TrainerCallback):
     def __init__(self, thread: RunThread, built: Built) -> None:
         self._thread = thread
         self._built = built
-        self._trainer: Trainer = built.trainer
+        self._trainer: Any = built.trainer
         self.saver = checkpoints.Saver(thread.directory.checkpoints, every_chunk=built.every_chunk)
         self._grid = built.grid
         self._turn_end = 0
@@ -163,7 +163,7 @@ class _Turns(TrainerCallback):
         self._at_step_end: Rng | None = None
         if built.evaluates:
             self._evaluate = self._trainer.evaluate
-            self._trainer.evaluate = self._evaluate_apart  # type: ignore[method-assign]
+            self._trainer.evaluate = self._evaluate_apart
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -277,13 +277,16 @@ class _Turns(TrainerCallback):
         return path
 
     def _evaluate_apart(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as if it had not been: the training that follows draws what it would have drawn."""
-        before = rng()
+        """Evaluate as if it had not been: the training that follows draws what it would have drawn, and TRL's last log
+        (of the training's end) has the metrics of the last training steps, as it has only if the model is in training.
+        """
+        before, training = rng(), self._trainer.model.training
         self._evaluating = True
         try:
             return self._evaluate(*args, **kwargs)
         finally:
             self._evaluating = False
+            self._trainer.model.train(training)
             set_rng(before)
 
 

@@ -125,7 +125,6 @@ def _grid(run: Run, trainer: Trainer, spec: Spec, start: Path | None, kwargs: di
         raise Fault(
             f"nothing is left to train after step {run.start_step}: set more num_train_epochs (or a larger max_steps)"
         )
-    cold = config_class(run.algo)(**kwargs)
-    order = data.remaining_rows(run.algo, cold, rows, used, run.start_row, stop)
+    order = data.remaining_rows(run.algo, kwargs, rows, used, run.start_row, stop)
     trainer.train_dataset = prepared.select(order)
     return Grid(used, min(per_epoch, used), batch, 0, run.start_row, stop, span)

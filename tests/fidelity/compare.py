@@ -40,17 +40,17 @@ class Rftui:
         self.experiment = ExperimentDir(home / "fidelity")
         self._start([str(HERE / "script.py"), str(home / "cases.json")])
 
-    def _start(self, command):
-        environment = os.environ | {"RFTUI_HOME": str(self.home), "RFTUI_DEVICES": "cpu:2"}
+    def _start(self, command, **environment):
+        environment = os.environ | {"RFTUI_HOME": str(self.home), "RFTUI_DEVICES": "cpu:2"} | environment
         with open(self.home / "output.txt", "ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, *command], env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
 
-    def reopen(self):
+    def reopen(self, **environment):
         """A new scheduler for the experiment."""
         self.process.wait()
-        self._start(["-m", "rftui.scheduler", "fidelity", "--home", str(self.home)])
+        self._start(["-m", "rftui.scheduler", "fidelity", "--home", str(self.home)], **environment)
 
     def attach(self):
         while self.process.poll() is None:
@@ -74,8 +74,9 @@ class Watch:
 
     def __init__(self, rftui):
         self._viewer = rftui.attach()
-        self.runs, self.devices, self.pid, self.turn = {}, {}, 0, {}
+        self.runs, self.devices, self.pid = {}, {}, 0
         self._sent = 0
+        self.until(lambda watch: watch.pid)
 
     def until(self, holds):
         """Poll until `holds(self)`; LinkLost if the scheduler ends before."""

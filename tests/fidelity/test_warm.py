@@ -1,0 +1,78 @@
+"""A warm clone equals plain TRL with its parent's weights on its parent's remaining rows, in order."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rftui.link import LinkLost
+from rftui.messages import Command, Reply
+from rftui.paths import checkpoint_marker
+from rftui.scheduler.store import Store
+from tests.fidelity.cases import DPO, GRPO, LORA, SEED, SFT
+from tests.fidelity.compare import Rftui, curves, differences, plain
+
+PARENTS = [
+    case | {"training_args": case["training_args"] | {"num_train_epochs": 1}, "peft_config": LORA | {"lora_dropout": 0}}
+    for case in (SFT[0], DPO[0], GRPO[0])
+]
+CHANGES = {"training_args.learning_rate": 1e-3, "training_args.num_train_epochs": 2}
+
+
+def clones(rftui):
+    """Clone every run of a finished experiment warm, let the clones train to their ends; their ids."""
+    rftui.reopen(RFTUI_VIEWER="1")  # stays idle until it is told to finish
+    viewer, messages, asked, replies = rftui.attach(), [], False, []
+    try:
+        while True:
+            messages = viewer.poll(5)
+            if not asked and any(getattr(message, "schema", None) for message in messages):
+                asked = True
+                for run in range(1, len(PARENTS) + 1):
+                    viewer.send(Command(str(run), "clone", run, CHANGES, warm=True, by="python"))
+            replies += [message for message in messages if isinstance(message, Reply)]
+            if len(replies) == len(PARENTS):
+                assert all(reply.ok for reply in replies), replies
+                viewer.send(Command("", "finish"))
+                break
+        while True:
+            viewer.poll(5)
+    except LinkLost:
+        pass
+    rftui.wait()
+    return [reply.run for reply in replies]
+
+
+def order(algo):
+    """The rows of the second epoch as accelerate (SFT, DPO) and TRL's RepeatSampler (GRPO) draw them."""
+    generator = torch.Generator().manual_seed(SEED if algo == "GRPO" else SEED + 1)
+    rows = 26
+    if algo == "GRPO":
+        torch.randperm(rows, generator=generator)
+        return torch.randperm(rows, generator=generator).tolist()[: rows - rows % 4]
+    return torch.randperm(rows, generator=generator).tolist()
+
+
+@pytest.mark.slow
+def test_warm_clones_are_plain_trl_on_the_remaining_rows(tmp_path):
+    rftui = Rftui(tmp_path / "home", PARENTS)
+    rftui.wait()
+    ids = clones(rftui)
+    store = Store.read(rftui.experiment.db)
+    cases = []
+    for case, number in zip(PARENTS, ids, strict=True):
+        start = rftui.experiment.run(number).start
+        assert checkpoint_marker(start)
+        in_order = {"shuffle_dataset": False} if case["algo"] == "GRPO" else {"train_sampling_strategy": "sequential"}
+        args = case["training_args"] | {"learning_rate": 1e-3, "num_train_epochs": 1} | in_order
+        cases.append(case | {"training_args": args, "adapter": str(start), "order": order(case["algo"])})
+    references = plain(tmp_path / "plain", cases)
+    for number, parent, reference in zip(ids, (1, 2, 3), references, strict=True):
+        clone = store.run(number)
+        assert (clone.state, clone.warm, clone.parent) == ("done", True, parent)
+        assert differences(store, clone, reference) == []
+        first = curves(json.loads((Path(reference) / "history.json").read_text()))["loss"][0][1]
+        before = store.curves(parent)[parent]["loss"]
+        if clone.algo != "GRPO":
+            assert first < before[0][1], "it starts from its parent's weights, not the base's"
