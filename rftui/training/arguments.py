@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from rftui.automl.generation import eval_batch_size, generation_faults, rows_per_step
 from rftui.automl.taken import OWN, REFUSED, TAKEN
 from rftui.faults import Fault
+from rftui.training.evaluation import cheap_rows
 
 _SILENT = {"output_dir", "run_name", "disable_tqdm", "do_train", "do_eval", "do_predict", "local_rank"}
 """Taken-over arguments that most scripts set and nobody misses."""
@@ -31,15 +32,16 @@ def arguments(
     output_dir: str,
     device: str,
     seed: int,
-    has_eval: bool,
     rows: int,
+    eval_rows: int,
     per_epoch: int,
 ) -> tuple[dict[str, Any], dict[str, Any] | None, list[str], dict[str, Any]]:
     """The keyword arguments of TRL's config and of LoraConfig (None trains all weights), notices, and what is rftui's.
 
-    `device` is "cpu" or "cuda:N"; `rows` are cut into `per_epoch` chunks an epoch. What is rftui's: `eval_strategy`
-    ("chunk", or what TRL does by itself), `every_chunk` (a checkpoint at each chunk end), `early_stopping_patience`
-    (evaluations, or None), `early_stopping_threshold`. Raises one Fault for
+    `device` is "cpu" or "cuda:N"; `rows` are cut into `per_epoch` chunks an epoch; `eval_rows` is 0 without an eval
+    set. What is rftui's: `eval_strategy` ("chunk", or what TRL does by itself), `eval_rows` (those that are
+    evaluated), `every_chunk` (a checkpoint at each chunk end), `early_stopping_patience` (evaluations, or None),
+    `early_stopping_threshold`. Raises one Fault for
     all the arguments that cannot train here.
     """
     args = {name: _bare(value) for name, value in config["training_args"].items()}
@@ -58,18 +60,27 @@ def arguments(
         "every_chunk": args.get("save_strategy") in ("chunk", "shard"),
     }
     args = {name: value for name, value in args.items() if name not in TAKEN.keys() | REFUSED.keys() | OWN}
-    ours["eval_strategy"] = _evaluation(args, has_eval, notices)
-    if ours["early_stopping_patience"]:
-        notices.append("training_args.early_stopping_patience has no effect yet: stop the run by hand")
+    by_default = args.get("eval_strategy") is None
+    ours["eval_strategy"] = _evaluation(args, eval_rows > 0, notices)
+    ours["eval_rows"] = eval_rows
+    if by_default and ours["eval_strategy"] == "chunk":
+        ours["eval_rows"] = cheap_rows(algo, rows, per_epoch, eval_rows)
+        if ours["eval_rows"] < eval_rows:
+            notices.append(
+                f"each chunk end evaluates {ours['eval_rows']} of the {eval_rows} eval rows, always the same, so that "
+                'it costs a few percent of the time; training_args.eval_strategy="chunk" evaluates them all'
+            )
+    if ours["early_stopping_patience"] and ours["eval_strategy"] == "no":
+        notices.append("training_args.early_stopping_patience has no effect: nothing is evaluated")
     _precision(args, device, notices)
     if args.get(shuffles) is None:
         args[shuffles] = seed
     elif args[shuffles] != seed:
         notices.append(f"own order: {shuffles} {args[shuffles]} shuffles this run's rows unlike the other runs'")
     if algo == "GRPO":
-        if faults := generation_faults(args, has_eval):
+        if faults := generation_faults(args, eval_rows > 0):
             raise Fault(*(f"training_args.{name} {why}" for name, why in faults.items()))
-        if has_eval:
+        if eval_rows:
             args.setdefault("per_device_eval_batch_size", eval_batch_size(args))
     if "logging_steps" not in args and "logging_strategy" not in args:
         # TRL's 10, or less where a chunk is short, so that each chunk shows a curve of a few points.

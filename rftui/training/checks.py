@@ -65,9 +65,7 @@ def _check(
     notices = list(leaf.notices)
     faults = [*_knob_faults(leaf.algo, config)]
     if not faults:
-        faults += _collected(
-            lambda: _construct(spec, leaf.algo, config, train, evaluation is not None, device, notices)
-        )
+        faults += _collected(lambda: _construct(spec, leaf.algo, config, train, evaluation, device, notices))
     need = Need(leaf.algo, config)
     function = formatting(spec, run.leaf, train.column_names)
     if function is not config["formatting_func"]:
@@ -116,7 +114,13 @@ def _knob_faults(algo: str, config: dict[str, Any]) -> Iterable[str]:
 
 
 def _construct(
-    spec: Spec, algo: str, config: dict[str, Any], train: Dataset, has_eval: bool, device: str, notices: list[str]
+    spec: Spec,
+    algo: str,
+    config: dict[str, Any],
+    train: Dataset,
+    evaluation: Dataset | None,
+    device: str,
+    notices: list[str],
 ) -> None:
     """Raises Fault with what TRL's and PEFT's own classes say about the config."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
@@ -127,8 +131,8 @@ def _construct(
             output_dir=folder,
             device=device,
             seed=spec.seed,
-            has_eval=has_eval,
             rows=len(train),
+            eval_rows=len(evaluation or ()),
             per_epoch=per_epoch,
         )
         notices += told

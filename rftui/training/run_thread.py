@@ -6,42 +6,20 @@ import gc
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback
 
 from rftui import messages
-from rftui.chunks import Grid
 from rftui.faults import Fault
-from rftui.paths import RunDir, checkpoint_marker, link_checkpoint, newest_checkpoint
+from rftui.paths import RunDir, link_checkpoint, newest_checkpoint
 from rftui.runs import Run
 from rftui.training import checkpoints
 from rftui.training.adapters import write_final
-from rftui.training.process_state import Rng, rng, set_rng
+from rftui.training.run_callback import Built, Leave, RunCallback
 from rftui.training.turnstile import Closed, Seat, Turnstile
-
-_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "step_time", "epoch", "total_flos")
-"""Ends of logged names that are no curve: times, which no two trainings share, or what is known anyway."""
-
-
-class _Halt(BaseException):
-    """Leaves the trainer's loop; a BaseException so that no user's callback swallows it."""
-
-
-@dataclass
-class Built:
-    """A trainer, and how its run is cut: `grid`, whose `steps` are known once training begins.
-
-    `evaluates`: each chunk end is evaluated; `every_chunk`: each chunk end is saved.
-    """
-
-    trainer: Trainer
-    grid: Grid
-    evaluates: bool
-    every_chunk: bool
 
 
 class RunThread(threading.Thread):
@@ -66,8 +44,8 @@ class RunThread(threading.Thread):
         self._run = run
         self._report = report
         self._build = build
-        self._directory = directory
-        self._resume = resume
+        self.directory = directory
+        self.resume = resume
         self._device = device
         self._turn_began = 0.0
         self._log = open(directory.log, "a", encoding="utf-8", buffering=1)
@@ -81,7 +59,7 @@ class RunThread(threading.Thread):
             outcome = self._train()
         except Closed:
             pass
-        except _Halt as halt:
+        except Leave as halt:
             outcome = halt.args[0]
             _forget(halt)
         except BaseException as error:
@@ -103,13 +81,15 @@ class RunThread(threading.Thread):
     def _train(self) -> messages.Finished:
         built = self._build()
         trainer = built.trainer
+        for notice in built.notices:
+            self._report(messages.Note(f"run {self.run_id}: {notice}", self.run_id))
         trainer.remove_callback(PrinterCallback)
-        turns = _Turns(self, built)
+        turns = RunCallback(self, built)
         trainer.add_callback(turns)
-        if self._resume:
-            checkpoints.restore_sampler(trainer, self._resume, built.grid.steps_per_epoch)
-        trainer.train(resume_from_checkpoint=str(self._resume) if self._resume else None)
-        final = self._directory.final
+        if self.resume:
+            checkpoints.restore_sampler(trainer, self.resume, built.grid.steps_per_epoch)
+        trainer.train(resume_from_checkpoint=str(self.resume) if self.resume else None)
+        final = self.directory.final
         write_final(trainer, self._run, final)
         newest = turns.saver.newest
         return messages.Finished(
@@ -118,13 +98,13 @@ class RunThread(threading.Thread):
 
     def pin_last(self, order: messages.Pin) -> None:
         """Carry out a pin that came as the run ended, from its last checkpoint."""
-        newest = newest_checkpoint(self._directory.checkpoints)
+        newest = newest_checkpoint(self.directory.checkpoints)
         if newest:
             self.pin(order, newest)
 
     def pin(self, order: messages.Pin, checkpoint: Path) -> None:
         for clone in order.clones:
-            link_checkpoint(checkpoint, RunDir(self._directory.path.parent / str(clone)).start)
+            link_checkpoint(checkpoint, RunDir(self.directory.path.parent / str(clone)).start)
         self._report(messages.Pinned(self.run_id, order.clones))
 
     def turn_seconds(self) -> float:
@@ -138,156 +118,6 @@ class RunThread(threading.Thread):
 
     def tell(self, message: Any) -> None:
         self._report(message)
-
-    @property
-    def directory(self) -> RunDir:
-        return self._directory
-
-    @property
-    def resume(self) -> Path | None:
-        return self._resume
-
-
-class _Turns(TrainerCallback):
-    """Hands the device over at chunk ends, carries out orders at step ends, and reports."""
-
-    def __init__(self, thread: RunThread, built: Built) -> None:
-        self._thread = thread
-        self._built = built
-        self._trainer: Any = built.trainer
-        self.saver = checkpoints.Saver(thread.directory.checkpoints, every_chunk=built.every_chunk)
-        self._grid = built.grid
-        self._turn_end = 0
-        self._chunk_over = False
-        self._evaluating = False
-        self._at_step_end: Rng | None = None
-        if built.evaluates:
-            self._evaluate = self._trainer.evaluate
-            self._trainer.evaluate = self._evaluate_apart
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._grid = replace(self._built.grid, steps=state.max_steps)
-        resume = self._thread.resume
-        pending = False
-        if resume:
-            checkpoints.remember(self._trainer, resume)
-            self.saver.newest = (state.global_step, resume)
-            pending = (checkpoint_marker(resume) or {}).get("evaluate", False)
-        self._at_step_end = rng()
-        self._turn_end = self._grid.turn_end(state.global_step)
-        self._tell_begun(state)
-        if pending:
-            self._trainer.evaluate()
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._chunk_over:
-            self._end_turn(state)
-        while (order := self._thread.seat.boundary(self._allowed(state))) is not None:
-            self._carry_out(order, state)
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._at_step_end = rng()
-        self._chunk_over = state.global_step >= self._turn_end
-        if self._chunk_over and self._built.evaluates:
-            control.should_evaluate = True
-        self._thread.tell(
-            messages.Stepped(
-                self._thread.run_id, state.global_step, self._grid.chunk(state.global_step), state.epoch or 0.0
-            )
-        )
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        values = {
-            name: float(value)
-            for name, value in (logs or {}).items()
-            if isinstance(value, (int, float)) and not name.endswith(_NOT_METRICS)
-        }
-        self._thread.note(f"step {state.global_step}  " + "  ".join(f"{n} {v:.6g}" for n, v in values.items()))
-        self._thread.tell(messages.Logged(self._thread.run_id, state.global_step, values))
-
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._evaluating and self._thread.seat.ordered(messages.Halt):
-            order = self._thread.seat.boundary(self._allowed(state))
-            if order is not None:
-                control.should_evaluate = False  # it is saved too, and would evaluate once more after the next step
-                self._carry_out(order, state, evaluate=True)
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step >= state.max_steps:
-            self._save(state)
-
-    def _tell_begun(self, state: TrainerState) -> None:
-        step, total, epoch = state.global_step, state.max_steps, state.epoch or 0.0
-        self._thread.tell(
-            messages.Begun(self._thread.run_id, step, total, self._grid.chunk(step), self._grid.total, epoch)
-        )
-
-    def _end_turn(self, state: TrainerState) -> None:
-        seat = self._thread.seat
-        if self.saver.due(seat.held):
-            self._save(state)
-        self._chunk_over = False
-        self._turn_end = self._grid.turn_end(state.global_step)
-        seat.end_turn()
-        chunk, seconds = self._grid.chunk(state.global_step), self._thread.turn_seconds()
-        self._thread.tell(
-            messages.TurnEnded(self._thread.run_id, state.global_step, chunk, state.epoch or 0.0, seconds)
-        )
-
-    def _allowed(self, state: TrainerState) -> Callable[[Any], bool]:
-        """Which orders can be carried out now: within a span nothing that needs a checkpoint."""
-        if self._grid.between_spans(state.global_step):
-            return lambda order: True
-        return lambda order: isinstance(order, messages.Halt) and not order.save
-
-    def _carry_out(self, order: Any, state: TrainerState, *, evaluate: bool = False) -> None:
-        if isinstance(order, messages.Pin):
-            self._thread.pin(order, self._save(state, evaluate=evaluate))
-        elif isinstance(order, messages.Halt):
-            path = str(self._save(state, evaluate=evaluate)) if order.save and state.global_step else None
-            raise _Halt(messages.Halted(self._thread.run_id, state.global_step, path))
-
-    def _save(self, state: TrainerState, *, evaluate: bool = False) -> Path:
-        assert self._at_step_end
-        where = {
-            "epoch": state.epoch or 0.0,
-            "row": self._grid.row(state.global_step),
-            "rows": self._grid.rows,
-            "evaluate": evaluate,
-        }
-        path = self.saver.save(self._trainer, self._at_step_end, self._thread.seat.held, where)
-        self._thread.tell(messages.Saved(self._thread.run_id, state.global_step, str(path)))
-        return path
-
-    def _evaluate_apart(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as if it had not been: the training that follows draws what it would have drawn, and TRL's last log
-        (of the training's end) has the metrics of the last training steps, as it has only if the model is in training.
-        """
-        before, training = rng(), self._trainer.model.training
-        self._evaluating = True
-        try:
-            return self._evaluate(*args, **kwargs)
-        finally:
-            self._evaluating = False
-            self._trainer.model.train(training)
-            set_rng(before)
 
 
 def _one_line(error: BaseException) -> str:

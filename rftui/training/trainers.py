@@ -22,9 +22,10 @@ from rftui.training import data
 from rftui.training.adapters import warm, warm_full
 from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
+from rftui.training.evaluation import GeneratedText, Patience, spread
 from rftui.training.rewards import checked
 from rftui.training.rows import Formatting, Need, formatting
-from rftui.training.run_thread import Built
+from rftui.training.run_callback import Built
 
 
 class TrainerBuilder:
@@ -55,8 +56,8 @@ class TrainerBuilder:
             output_dir=str(self._experiment.run(run.id).checkpoints),
             device=str(self._device),
             seed=spec.seed,
-            has_eval=evaluation is not None,
             rows=len(train),
+            eval_rows=len(evaluation or ()),
             per_epoch=chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size),
         )
         args = config_class(run.algo)(**(kwargs | _one_pass(run, kwargs) if start else kwargs))
@@ -65,7 +66,7 @@ class TrainerBuilder:
         with data.preparing(self._experiment, run.fit):
             train, left = data.formatted(train, function, need)
             if evaluation is not None:
-                evaluation = data.formatted(evaluation, function, need)[0]
+                evaluation = data.formatted(spread(evaluation, ours["eval_rows"]), function, need)[0]
             trainer: Any = getattr(trl, f"{run.algo}Trainer")(
                 model=model,
                 args=args,
@@ -77,15 +78,26 @@ class TrainerBuilder:
             )
         if start:
             (warm if lora else warm_full)(trainer.model, start)
+        if config["compute_metrics"] and config["generation_config"] and evaluation is not None:
+            GeneratedText(trainer, evaluation, config["compute_metrics"], config["generation_config"])
+        evaluates = ours["eval_strategy"] == "chunk"
+        patience = None
+        if ours["early_stopping_patience"] and ours["eval_strategy"] != "no":
+            patience = Patience(args, ours["early_stopping_patience"], ours["early_stopping_threshold"])
+        dropped = len(train) - len(trainer.train_dataset)
+        notices = []
+        if dropped > 0 and not getattr(args, "packing", False):
+            notices.append(f"{dropped} of {len(train)} rows have nothing to learn from within max_length: left out")
         grid = _grid(run, trainer, spec, start, kwargs)
-        return Built(trainer, grid, evaluates=ours["eval_strategy"] == "chunk", every_chunk=ours["every_chunk"])
+        return Built(trainer, grid, evaluates, ours["every_chunk"], patience, notices)
 
 
 def _own_inputs(algo: str, config: dict[str, Any], function: Formatting | None) -> dict[str, Any]:
     """What only this algo's trainer takes."""
-    if algo == "SFT":
-        return {"formatting_func": function}
-    return {"reward_funcs": checked(config["reward_funcs"])} if algo == "GRPO" else {}
+    if algo == "GRPO":
+        return {"reward_funcs": checked(config["reward_funcs"])}
+    metrics = {} if config["generation_config"] else {"compute_metrics": config["compute_metrics"]}
+    return {"formatting_func": function, **metrics} if algo == "SFT" else metrics
 
 
 def _one_pass(run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:

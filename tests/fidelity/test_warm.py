@@ -14,7 +14,8 @@ from tests.fidelity.cases import DPO, GRPO, LORA, SEED, SFT
 from tests.fidelity.compare import Rftui, curves, differences, plain
 
 PARENTS = [
-    case | {"training_args": case["training_args"] | {"num_train_epochs": 1}, "peft_config": LORA | {"lora_dropout": 0}}
+    case
+    | {"training_args": case["training_args"] | {"num_train_epochs": 1}, "peft_config": LORA | {"lora_dropout": 0}}
     for case in (SFT[0], DPO[0], GRPO[0])
 ]
 CHANGES = {"training_args.learning_rate": 1e-3, "training_args.num_train_epochs": 2}

@@ -9,14 +9,22 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from rftui.automl import List, RFLoraConfig, RFModelConfig, RFSFTConfig
-from rftui.automl.grid import expand
+from rftui.automl import (
+    List,
+    RFDPOConfig,
+    RFGridSearch,
+    RFGRPOConfig,
+    RFLoraConfig,
+    RFModelConfig,
+    RFSFTConfig,
+)
+from rftui.automl.grid import ALGOS, expand
 from rftui.automl.spec import Spec
 from rftui.automl.taken import OWN, REFUSED, TAKEN
 from rftui.automl.validate import parse, value_fault
 from rftui.faults import Fault
 from rftui.runs import Run
-from rftui.training.arguments import arguments
+from rftui.training.arguments import arguments, config_class
 from rftui.training.rows import formatting
 from rftui.training.schema import check, describe
 
@@ -55,9 +63,11 @@ def told(lines):
     return "\n".join(line for _, line in lines)
 
 
-def taken(args, has_eval=True, rows=100, **config):
-    leaf = expand(RFModelConfig("m", training_args=args, **config))[0]
-    return arguments(leaf.config, output_dir="out", device="cpu", seed=7, has_eval=has_eval, rows=rows, per_epoch=4)
+def taken(args, eval_rows=10, rows=100, algo="SFT", **config):
+    leaf = expand(RFGridSearch(RFModelConfig("m", training_args=args, **config), algo))[0]
+    return arguments(
+        algo, leaf.config, output_dir="out", device="cpu", seed=7, rows=rows, eval_rows=eval_rows, per_epoch=4
+    )
 
 
 def test_every_field_is_described_with_a_default_that_is_a_value_of_it():
@@ -235,7 +245,7 @@ def test_rftui_sets_what_is_its_own_and_leaves_the_rest():
         "use_cpu": True,
     }
     assert lora is None and notices == []
-    assert ours["eval_strategy"] == "chunk" and not ours["every_chunk"] and not ours["own_order"]
+    assert ours["eval_strategy"] == "chunk" and not ours["every_chunk"]
     assert taken({}, peft_config={"r": 4})[1] == {"task_type": "CAUSAL_LM", "r": 4}
     assert taken({}, rows=10_000)[0]["logging_steps"] == 10
 
@@ -257,32 +267,32 @@ def test_what_is_refused_is_refused_only_when_it_is_switched_on(name):
 
 
 def test_the_tables_hold_arguments_of_trl():
-    known = set(SFTConfig.__dataclass_fields__)
-    assert set(TAKEN) | set(REFUSED) - {"use_vllm"} <= known and not OWN & known
+    known = {name for algo in ALGOS for name in config_class(algo).__dataclass_fields__}
+    assert set(TAKEN) | set(REFUSED) <= known and not OWN & known
 
 
 @pytest.mark.parametrize(
-    ("args", "has_eval", "trl", "ours", "said"),
+    ("args", "eval_rows", "trl", "ours", "said"),
     [
-        ({}, True, "no", "chunk", 0),
-        ({}, False, "no", "no", 0),
-        ({"eval_strategy": "shard"}, True, "no", "chunk", 0),
-        ({"eval_strategy": "epoch"}, True, "epoch", "epoch", 0),
-        ({"eval_strategy": "no"}, True, "no", "no", 0),
-        ({"eval_steps": 5}, True, "steps", "steps", 1),
-        ({"eval_strategy": "steps"}, False, "no", "no", 1),
-        ({"eval_strategy": "no", "early_stopping_patience": 2}, True, "no", "no", 1),
+        ({}, 10, "no", "chunk", 0),
+        ({}, 0, "no", "no", 0),
+        ({"eval_strategy": "shard"}, 10, "no", "chunk", 0),
+        ({"eval_strategy": "epoch"}, 10, "epoch", "epoch", 0),
+        ({"eval_strategy": "no"}, 10, "no", "no", 0),
+        ({"eval_steps": 5}, 10, "steps", "steps", 1),
+        ({"eval_strategy": "steps"}, 0, "no", "no", 1),
+        ({"eval_strategy": "no", "early_stopping_patience": 2}, 10, "no", "no", 1),
     ],
 )
-def test_when_it_is_evaluated(args, has_eval, trl, ours, said):
-    kwargs, _, notices, own = taken(args, has_eval)
+def test_when_it_is_evaluated(args, eval_rows, trl, ours, said):
+    kwargs, _, notices, own = taken(args, eval_rows)
     assert (kwargs["eval_strategy"], own["eval_strategy"], len(notices)) == (trl, ours, said)
 
 
 def test_what_the_user_set_wins():
     kwargs, _, notices, ours = taken({"bf16": True, "data_seed": 1, "logging_steps": 3, "save_strategy": "chunk"})
     assert (kwargs["bf16"], kwargs["data_seed"], kwargs["logging_steps"]) == (True, 1, 3)
-    assert ours["every_chunk"] and ours["own_order"] and "own order" in notices[0]
+    assert ours["every_chunk"] and "own order" in notices[0]
     assert "gradient_checkpointing" not in kwargs
 
 
@@ -306,3 +316,72 @@ def test_trls_and_pefts_own_objects_are_read():
     assert expand(RFModelConfig("m", training_args=SFTConfig(use_cpu=True)))[0].config["training_args"] == {
         "use_cpu": True
     }
+
+
+def likes(completions, **_):
+    return [1.0] * len(completions)
+
+
+PREFERENCES = Dataset.from_list([{"prompt": "some", "chosen": " words", "rejected": " some"}] * 4)
+
+
+def test_dpo_and_grpo_configs_are_checked_by_their_own_classes_and_rows(model):
+    dpo = RFModelConfig(model, peft_config=RFLoraConfig(r=4), training_args=RFDPOConfig(beta=0.2))
+    grpo = RFModelConfig(
+        model, peft_config=RFLoraConfig(r=4), training_args=RFGRPOConfig(num_generations=2), reward_funcs=likes
+    )
+    assert checked(dpo, grpo, train=PREFERENCES, evaluation=PREFERENCES) == ([], [])
+    faults, _ = checked(dpo, grpo, train=TEXT)
+    assert "DPO needs chosen and rejected" in told(faults) and "GRPO needs prompt" in told(faults)
+    renamed = Dataset.from_list([{"query": "some", "response": "words", "rejected_response": "some"}])
+    faults, _ = checked(dpo, train=renamed)
+    assert 'rename_column("query", "chosen")' in told(faults) and "query, response, rejected_response" in told(faults)
+    wrong = RFModelConfig(model, training_args=RFDPOConfig(num_generations=2))
+    assert "num_generations is no argument of DPOConfig" in told(checked(wrong, train=PREFERENCES)[0])
+    text = RFModelConfig(model, training_args=RFDPOConfig(), formatting_func=lambda row: "text")
+    assert "must return a dict of columns, since DPO needs" in told(checked(text, train=PREFERENCES)[0])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            {"num_generations": 3, "per_device_train_batch_size": 4},
+            "the 4 completions of a generation: it can be 2 or 4",
+        ),
+        ({"num_generations": 1}, "must be 2 or more"),
+        ({"generation_batch_size": 8, "steps_per_generation": 2}, "say the same"),
+        ({"generation_batch_size": 10, "per_device_train_batch_size": 4}, "multiple of the batch size: 4, 8, 12"),
+        ({"num_generations": 4, "per_device_eval_batch_size": 6}, "multiple of the 4 completions"),
+    ],
+)
+def test_what_grpo_cannot_generate_is_told_with_what_it_can(model, args, said):
+    grpo = RFModelConfig(model, training_args=RFGRPOConfig(**args), reward_funcs=likes)
+    faults, _ = checked(grpo, train=PREFERENCES, evaluation=PREFERENCES)
+    assert said in told(faults)
+
+
+def test_grpo_shuffles_by_the_experiments_seed_and_evaluates_whole_prompts():
+    kwargs, _, notices, ours = taken(
+        {"num_generations": 12, "per_device_train_batch_size": 12}, algo="GRPO", reward_funcs=likes
+    )
+    assert (kwargs["seed"], kwargs["per_device_eval_batch_size"], notices) == (7, 12, [])
+    assert "own order: seed 3" in taken({"seed": 3}, algo="GRPO", reward_funcs=likes)[2][0]
+
+
+def test_an_evaluation_is_cheap_unless_it_was_asked_for():
+    _, _, notices, ours = taken({}, eval_rows=1000, rows=2000)
+    assert ours["eval_rows"] == 75 and "75 of the 1000 eval rows" in notices[0]
+    assert taken({"eval_strategy": "chunk"}, eval_rows=1000)[3]["eval_rows"] == 1000
+    assert taken({}, eval_rows=20)[3]["eval_rows"] == 20
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_described_default_is_a_value_of_its_field(algo):
+    fields = describe([algo])[algo]
+    assert len(fields) > 80 and {"learning_rate", "num_train_epochs"} <= {
+        field.name.split(".")[-1] for field in fields
+    }
+    for field in fields:
+        if field.default is not None:
+            assert value_fault(field, field.default) is None, field
