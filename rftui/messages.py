@@ -1,7 +1,7 @@
 """What viewers, scheduler and workers say to each other. Plain dataclasses that travel over `link`.
 
 Viewer -> scheduler: `Command`, `Attach`. Scheduler -> viewer: `Snapshot`, then `Update`s, and one `Reply` a command.
-Scheduler -> worker: `Describe`, `Check`, `Turn`, `Halt`, `Pin`, `Quit`. Worker -> scheduler: the rest.
+Scheduler -> worker: `Describe`, `Check`, `Turn`, `Halt`, `Pin`, `Retry`, `Quit`. Worker -> scheduler: the rest.
 """
 
 from __future__ import annotations
@@ -187,6 +187,13 @@ class Pin:
 
 
 @dataclass
+class Retry:
+    """Save the run that could not be saved (`Unsaved`) once more."""
+
+    run: int
+
+
+@dataclass
 class Quit:
     """End. `save` first takes every resident run to a checkpoint at its next step end."""
 
@@ -293,11 +300,28 @@ class Finished:
 
 
 @dataclass
+class Unsaved:
+    """The disk is too full to save the run, which keeps its last checkpoint and waits for `Retry`.
+
+    `needed`: bytes that should be free first; `seconds` as in `TurnEnded`: its turn is over.
+    """
+
+    run: int
+    error: str
+    needed: int
+    seconds: float
+
+
+@dataclass
 class Failed:
+    """`again`: the run may be gone on with from its last checkpoint, once: "memory" (after others made room), "child"
+    (one of its own processes died); "" if that would not help."""
+
     run: int
     error: str
     traceback: str
     seconds: float = 0.0
+    again: str = ""
 
 
 @dataclass

@@ -62,9 +62,9 @@ def warm_full(model: torch.nn.Module, start: Path) -> None:
     model.load_state_dict(state, strict=False)  # tied weights are stored once
 
 
-def write_final(trainer: Trainer, run: Run, final: Path) -> None:
+def write_final(trainer: Trainer, run: Run, final: Path) -> Path:
     """Commit `final/`: the adapter or model, tokenizer, config, a model card with knobs and curves, and the trainer's
-    history."""
+    history; returns its path."""
     work = final.with_name(".final")
     shutil.rmtree(work, ignore_errors=True)
     trainer.save_model(str(work))
@@ -73,6 +73,7 @@ def write_final(trainer: Trainer, run: Run, final: Path) -> None:
     (work / "config.rftui.json").write_text(json.dumps(redact(run.config), indent=2, default=str))
     (work / "README.md").write_text(_card(trainer, run), encoding="utf-8")
     checkpoints.commit(work, final, {"step": trainer.state.global_step, "run": run.id})
+    return final
 
 
 def _card(trainer: Trainer, run: Run) -> str:

@@ -6,6 +6,7 @@ names its files and their sizes, so that a torn one is told from a whole one.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ from rftui.training.process_state import Rng, rng, set_rng
 
 _SIDECAR = "engine_state.pt"
 _KEPT = 2
+_NONE_LEFT = 2**20
+"""Free bytes below which a disk counts as full."""
 
 
 class Saver:
@@ -57,19 +60,31 @@ class Saver:
         try:
             # Trainer's own, without TRL's model card, which may ask the hub about the base.
             Trainer._save_checkpoint(trainer, trainer.model, None)  # type: ignore[arg-type]
+            written = work / f"checkpoint-{step}"
+            torch.save(_forgotten(trainer), written / _SIDECAR)
+            (written / "training_args.bin").unlink(missing_ok=True)
+            commit(written, self._directory / f"step-{step}", {"step": step, **position})
         finally:
             del trainer._get_output_dir
             set_rng(present)
-        written = work / f"checkpoint-{step}"
-        torch.save(_forgotten(trainer), written / _SIDECAR)
-        (written / "training_args.bin").unlink(missing_ok=True)
-        commit(written, self._directory / f"step-{step}", {"step": step, **position})
-        shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
         self.newest = (step, self._directory / f"step-{step}")
         for old in checkpoints_in(self._directory)[_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
         self._cost, self._at = time.perf_counter() - begun, active
         return self.newest[1]
+
+
+def disk_full(error: Exception, folder: Path) -> bool:
+    """Whether `error` came of writing to a full disk. Some libraries tell it only by an error of their own."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left" in str(error) or shutil.disk_usage(folder).free < _NONE_LEFT
+
+
+def size(checkpoint: Path | None) -> int:
+    """The bytes of a checkpoint; 0 where there is none."""
+    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) if checkpoint else 0
 
 
 def commit(written: Path, target: Path, position: dict[str, Any]) -> None:

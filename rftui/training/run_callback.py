@@ -26,6 +26,15 @@ class Leave(BaseException):
     """Leaves the trainer's loop; a BaseException so that no user's callback swallows it."""
 
 
+_UNKNOWN_SIZE = 2**26
+"""Bytes that should be free for the first checkpoint of a run that could not be saved."""
+
+
+def _without_saving(order: Any) -> bool:
+    """Whether an order can be carried out where the run cannot be saved: a deletion, or to try again."""
+    return isinstance(order, messages.Retry) or (isinstance(order, messages.Halt) and not order.save)
+
+
 @dataclass
 class Built:
     """A trainer, and how its run is cut: `grid`, whose `steps` are known once training begins.
@@ -178,7 +187,7 @@ class RunCallback(TrainerCallback):
         """Which orders can be carried out now: within a span nothing that needs a checkpoint."""
         if self._grid.between_spans(state.global_step):
             return lambda order: True
-        return lambda order: isinstance(order, messages.Halt) and not order.save
+        return _without_saving
 
     def _carry_out(self, order: Any, state: TrainerState, *, evaluate: bool = False) -> None:
         if isinstance(order, messages.Pin):
@@ -197,9 +206,27 @@ class RunCallback(TrainerCallback):
         }
         if self._built.patience:
             where["patience"] = self._built.patience.state
-        path = self.saver.save(self._trainer, self._at_step_end, self._thread.seat.held, where)
+        at_step_end = self._at_step_end
+        path = self.patiently(lambda: self.saver.save(self._trainer, at_step_end, self._thread.seat.held, where))
         self._thread.tell(messages.Saved(self._thread.run_id, state.global_step, str(path)))
         return path
+
+    def patiently(self, write: Callable[[], Path]) -> Path:
+        """What `write` returns; while the disk is full the run steps back, and tries again when it is told to."""
+        thread, folder = self._thread, self._thread.directory.path
+        while True:
+            try:
+                return write()
+            except Exception as error:
+                if not checkpoints.disk_full(error, folder):
+                    raise
+                reason = f"no space is left on the disk of {folder}"
+            thread.seat.end_turn()
+            needed = 2 * checkpoints.size(self.saver.newest[1] if self.saver.newest else None) or _UNKNOWN_SIZE
+            thread.tell(messages.Unsaved(thread.run_id, reason, needed, thread.turn_seconds()))
+            order = thread.seat.boundary(_without_saving)
+            if isinstance(order, messages.Halt):
+                raise Leave(messages.Halted(thread.run_id, self._trainer.state.global_step, None))
 
     def _watch_for_divergence(self) -> None:
         """Raise Fault at the first loss or gradient that is not finite, before it reaches the weights."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import re
+import shutil
 import threading
 import traceback
 from collections.abc import Callable
@@ -64,7 +66,8 @@ class RunThread(threading.Thread):
             _forget(halt)
         except BaseException as error:
             self._log.write(traceback.format_exc())
-            outcome = messages.Failed(self.run_id, _one_line(error), traceback.format_exc(), self.turn_seconds())
+            said, seconds = _one_line(error), self.turn_seconds()
+            outcome = messages.Failed(self.run_id, said, traceback.format_exc(), seconds, _again(error))
             _forget(error)
         finally:
             gc.collect()
@@ -89,8 +92,7 @@ class RunThread(threading.Thread):
         if self.resume:
             checkpoints.restore_sampler(trainer, self.resume, built.grid.steps_per_epoch)
         trainer.train(resume_from_checkpoint=str(self.resume) if self.resume else None)
-        final = self.directory.final
-        write_final(trainer, self._run, final)
+        final = turns.patiently(lambda: write_final(trainer, self._run, self.directory.final))
         newest = turns.saver.newest
         return messages.Finished(
             self.run_id, trainer.state.global_step, str(final), str(newest[1]) if newest else None, self.turn_seconds()
@@ -104,7 +106,10 @@ class RunThread(threading.Thread):
 
     def pin(self, order: messages.Pin, checkpoint: Path) -> None:
         for clone in order.clones:
-            link_checkpoint(checkpoint, RunDir(self.directory.path.parent / str(clone)).start)
+            try:
+                link_checkpoint(checkpoint, RunDir(self.directory.path.parent / str(clone)).start)
+            except (OSError, shutil.Error):  # the clone, whose start/ is missing then, fails; this run goes on
+                self._log.write(traceback.format_exc())
         self._report(messages.Pinned(self.run_id, order.clones))
 
     def turn_seconds(self) -> float:
@@ -125,6 +130,16 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, Fault):
         return text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+_DEAD_CHILD = re.compile(r"DataLoader worker \(pid")
+
+
+def _again(error: BaseException) -> str:
+    """Whether the run may be gone on with after `error`, as `messages.Failed` says it."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+        return "memory"
+    return "child" if _DEAD_CHILD.search(str(error)) else ""
 
 
 def _forget(error: BaseException) -> None:

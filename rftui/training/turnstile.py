@@ -40,6 +40,7 @@ class Turnstile:
             if seat._left:
                 return False
             seat._orders.append(order)
+            seat._unseen = True
             if seat is not self._holder and seat not in self._errands:
                 self._errands.append(seat)
             self._pass()
@@ -66,6 +67,7 @@ class Seat:
     def __init__(self, turnstile: Turnstile) -> None:
         self._turnstile = turnstile
         self._orders: deque[Any] = deque()
+        self._unseen = False
         self._left = False
         self._state: Any = None
         self._since = 0.0
@@ -104,6 +106,7 @@ class Seat:
         while True:
             if turnstile._closed:
                 raise Closed
+            self._unseen = False
             order = next((order for order in tuple(self._orders) if allowed(order)), None)
             if order is not None:
                 self._orders.remove(order)
@@ -137,4 +140,6 @@ class Seat:
         self._held = self.held
         with turnstile._change:
             turnstile._holder = None
+            if self._unseen and not self._left:  # it came as this thread was about to step back
+                turnstile._errands.append(self)
             turnstile._pass()

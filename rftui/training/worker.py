@@ -88,9 +88,7 @@ class Worker:
                 self._check(message)
             case messages.Turn():
                 self._turn(message)
-            case messages.Halt(run):
-                self._order(run, message)
-            case messages.Pin(run):
+            case messages.Halt(run) | messages.Pin(run) | messages.Retry(run):
                 self._order(run, message)
 
     def _check(self, message: messages.Check) -> None:
@@ -126,7 +124,7 @@ class Worker:
             thread.start()
         self._turnstile.train(thread.seat)
 
-    def _order(self, run: int, order: messages.Halt | messages.Pin) -> None:
+    def _order(self, run: int, order: messages.Halt | messages.Pin | messages.Retry) -> None:
         thread = self._threads.get(run)
         if thread is None or not self._turnstile.order(thread.seat, order):
             if isinstance(order, messages.Pin) and thread:

@@ -108,3 +108,13 @@ def test_a_seat_that_has_left_takes_no_orders_and_does_not_block_the_others(turn
     assert turnstile.order(a.seat, "save") is False
     turnstile.train(b.seat)
     assert take(record, 6)[-1] == ("b", "turn over")
+
+
+def test_an_order_that_comes_as_a_run_steps_back_is_carried_out():
+    record, late = queue.Queue(), ["save"]
+    turnstile = Turnstile(lambda: late and turnstile.order(a.seat, late.pop()), lambda state: None)
+    a = Run("a", turnstile, record)
+    a.start()
+    turnstile.train(a.seat)
+    assert take(record, 6)[-2:] == [("a", "turn over"), ("a", "save")]
+    turnstile.close()

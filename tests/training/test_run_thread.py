@@ -1,0 +1,218 @@
+"""What becomes of a run in its thread: early ends, divergence, memory, full disks, generated metrics, freed memory."""
+
+import errno
+import gc
+import math
+
+import pytest
+import torch
+from peft.tuners.lora import LoraLayer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rftui import messages
+from rftui.automl import RFLoraConfig, RFModelConfig, RFSFTConfig
+from rftui.paths import checkpoint_marker, checkpoints_in
+from rftui.training import checkpoints
+from tests.fidelity.cases import rows
+from tests.training.engine import TINY, Engine, logged, of
+
+
+def config(compute_metrics=None, generation_config=None, **args):
+    given = {"learning_rate": 5e-3, "per_device_train_batch_size": 4, "num_train_epochs": 1, "logging_steps": 1}
+    return RFModelConfig(
+        TINY,
+        peft_config=RFLoraConfig(r=4, target_modules=["q_proj", "v_proj"]),
+        training_args=RFSFTConfig(**(given | {"max_length": 48, "seed": 1} | args)),
+        compute_metrics=compute_metrics,
+        generation_config=generation_config,
+    )
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Meddler:
+    """A `create_model_fn` whose models do `deed(output)` in forward pass number `call` of all their trainings."""
+
+    def __init__(self, call, deed):
+        self.calls, self.call, self.deed = 0, call, deed
+
+    def __call__(self, config):
+        model = AutoModelForCausalLM.from_pretrained(config["model_name"], dtype=torch.float32)
+
+        def hook(module, inputs, output):  # a function, which copies of the model share
+            self.calls += module.training
+            return self.deed(output) if module.training and self.calls == self.call else output
+
+        model.model.register_forward_hook(hook)  # PEFT calls the forward of `model` itself, without hooks
+        return model, AutoTokenizer.from_pretrained(config["model_name"])
+
+
+def not_a_number(output):
+    output.last_hidden_state = output.last_hidden_state * math.nan
+    return output
+
+
+def test_a_run_that_diverges_fails_at_that_step_and_keeps_its_checkpoint(tmp_path):
+    engine = Engine(tmp_path, [config(save_strategy="chunk"), config()], Meddler(4, not_a_number), eval_rows=0)
+    engine.start(1)
+    seen = engine.train(1)
+    assert isinstance(seen[-1], messages.Failed) and seen[-1].error.startswith("diverged at step 4: its loss is nan")
+    assert seen[-1].again == ""
+    losses = logged(seen, "loss")
+    assert losses[-1][0] == 4 and math.isnan(losses[-1][1]) and all(math.isfinite(loss) for _, loss in losses[:-1])
+    assert checkpoint_marker(checkpoints_in(engine.experiment.run(1).checkpoints)[0])["step"] == 2
+    engine.start(2)
+    assert isinstance(engine.train(2)[-1], messages.Finished), "the others go on"
+
+
+def out_of_memory(output):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_path):
+    engine = Engine(tmp_path, config(save_strategy="chunk"), Meddler(4, out_of_memory), eval_rows=0)
+    engine.start(1)
+    seen = engine.train(1)
+    assert isinstance(seen[-1], messages.Failed) and seen[-1].again == "memory"
+    engine._threads.clear()
+    assert adapters_alive() == 0
+    engine.start(1, resume=True)
+    seen = engine.train(1)
+    assert of(seen, messages.Begun)[0].step == 2 and isinstance(seen[-1], messages.Finished)
+
+
+def adapters_alive():
+    gc.collect()
+    return sum(isinstance(thing, LoraLayer) for thing in gc.get_objects())
+
+
+def test_a_stopped_run_leaves_no_tensor_behind(tmp_path):
+    engine = Engine(tmp_path, config(), eval_rows=0)
+    engine.start(1)
+    engine.turn(1)
+    engine.until(1, messages.Stepped)
+    assert adapters_alive() > 0
+    engine.order(messages.Halt(1))
+    halted = engine.until(1, messages.Halted)[-1]
+    engine._threads[1].join()
+    engine._threads.clear()
+    assert halted.path and adapters_alive() == 0
+
+
+def test_patience_counts_the_same_through_a_stop(tmp_path):
+    args = {"learning_rate": 1e-12, "early_stopping_patience": 2, "early_stopping_threshold": 0.01}
+    engine = Engine(tmp_path, [config(**args), config(**args)])
+    engine.start(1)
+    whole = engine.train(1)
+    assert isinstance(whole[-1], messages.Finished)
+    evaluated = logged(whole, "eval_loss")
+    assert len(evaluated) == 3 and whole[-1].step == evaluated[-1][0], "the first, and two that are no better"
+    assert "ends early at step" in of(whole, messages.Note)[0].text
+    assert len(logged(whole, "train_loss")) == 1, "TRL's training ends as it always does"
+    engine.start(2)
+    engine.turn(2)
+    engine.until(2, messages.TurnEnded)
+    engine.turn(2)
+    engine.until(2, messages.TurnEnded)
+    engine.order(messages.Halt(2))
+    engine.until(2, messages.Halted)
+    engine.start(2, resume=True)
+    rest = engine.train(2)
+    assert rest[-1].step == whole[-1].step and len(logged(rest, "eval_loss")) == 1
+
+
+def test_a_full_disk_pauses_a_run_until_there_is_room_and_the_others_go_on(tmp_path, monkeypatch):
+    engine = Engine(tmp_path, [config(save_strategy="chunk"), config(save_strategy="chunk")], eval_rows=0)
+    commit, full = checkpoints.commit, set()
+
+    def guarded(written, target, position):
+        if target.parent.parent.name in full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        commit(written, target, position)
+
+    monkeypatch.setattr(checkpoints, "commit", guarded)
+    engine.start(1)
+    engine.turn(1)
+    engine.until(1, messages.TurnEnded)
+    full.add("1")
+    engine.turn(1)
+    unsaved = engine.until(1, messages.Unsaved)[-1]
+    kept = checkpoints_in(engine.experiment.run(1).checkpoints)
+    assert [checkpoint_marker(path)["step"] for path in kept] == [2] and not list(kept[0].parent.glob(".step-*"))
+    assert unsaved.needed > 0 and "no space is left" in unsaved.error
+    engine.start(2)
+    assert isinstance(engine.train(2)[-1], messages.Finished)
+    engine.order(messages.Retry(1))
+    engine.until(1, messages.Unsaved)
+    full.clear()
+    engine.order(messages.Retry(1))
+    assert engine.until(1, messages.TurnEnded)[-1].step == 4
+    engine.turn(1)
+    engine.until(1, messages.TurnEnded)
+    full.add("1")  # at its end, too
+    engine.turn(1)
+    engine.until(1, messages.Unsaved)
+    full.clear()
+    engine.order(messages.Retry(1))
+    assert isinstance(engine.train(1)[-1], messages.Finished)
+
+
+def test_a_deleted_run_need_not_be_saved_to_a_full_disk(tmp_path, monkeypatch):
+    engine = Engine(tmp_path, config(save_strategy="chunk"), eval_rows=0)
+
+    def full(written, target, position):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "commit", full)
+    engine.start(1)
+    engine.turn(1)
+    engine.until(1, messages.Unsaved)
+    engine.order(messages.Halt(1, save=False))
+    assert engine.until(1, messages.Halted)[-1].path is None
+
+
+def scores(pair):
+    predictions, references = pair
+    assert len(predictions) == len(references) == 6 and all(isinstance(text, str) for text in predictions)
+    return {"same": sum(a == b for a, b in zip(predictions, references, strict=True)), "length": len(references[1])}
+
+
+def test_metrics_of_generated_text_do_not_disturb_the_training(tmp_path):
+    sampled = {"max_new_tokens": 4, "do_sample": True}
+    engine = Engine(tmp_path, [config(scores, sampled), config()])
+    engine.start(1)
+    with_text = engine.train(1)
+    engine.start(2)
+    without = engine.train(2)
+    assert [value for _, value in logged(with_text, "eval_length")] == [len("It is 8, I think.")] * 4
+    assert len(logged(with_text, "eval_same")) == 4
+    assert logged(with_text, "loss") == logged(without, "loss")
+    assert logged(with_text, "eval_loss") == logged(without, "eval_loss")
+
+
+def long_winded(row):
+    """Every other prompt is longer than 60 tokens."""
+    said = row["prompt"][0]["content"] + " please" * (60 * (row["answer"] % 2))
+    return {"prompt": [{"role": "user", "content": said}], "completion": row["completion"]}
+
+
+def test_prompts_longer_than_max_length_are_counted(tmp_path):
+    some, all_of_them = config(max_length=48), config(max_length=4)
+    some.formatting_func = long_winded
+    engine = Engine(tmp_path, [some, all_of_them], eval_rows=0)
+    engine.start(1)
+    seen = engine.train(1)
+    odd = sum(row["answer"] % 2 for row in rows())
+    assert isinstance(seen[-1], messages.Finished)
+    assert of(seen, messages.Note)[0].text == (
+        f"run 1: {odd} of 26 rows have nothing to learn from within max_length: left out"
+    )
+    engine.start(2)
+    refused = engine.train(2)[-1]
+    assert isinstance(refused, messages.Failed) and "longer than max_length" in refused.error
