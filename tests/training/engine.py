@@ -1,4 +1,4 @@
-"""Runs of one worker in this process: what the scheduler would send goes in, what the worker would report comes out."""
+"""Runs of one worker in this process: what the scheduler would send goes in, what the worker reports comes out."""
 
 import queue
 
