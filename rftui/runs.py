@@ -91,6 +91,19 @@ def why_not(run: Run, op: str) -> str | None:
     return _REFUSALS.get(op, {}).get(run.state)
 
 
+def curve_values(logged: dict[str, Any]) -> dict[str, float]:
+    """What of a trainer's log entry becomes points of curves: metric -> value."""
+    return {
+        name: float(value)
+        for name, value in logged.items()
+        if isinstance(value, (int, float)) and not name.endswith(_NO_CURVES)
+    }
+
+
+_NO_CURVES = ("runtime", "samples_per_second", "steps_per_second", "epoch", "step", "total_flos")
+"""Ends of logged names that are no curve: they include the time of siblings, or say what is known anyway."""
+
+
 _SECRET_NAME = re.compile(r"(^|[._-])(token|key|api_?key|password|passwd|secret|credentials?)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"^(hf_|sk-|ghp_|github_pat_|xox[abp]-|AKIA)[A-Za-z0-9_-]{6,}")
 _NOT_SECRET = re.compile(r"(pad|eos|bos|unk|sep|cls|mask|image)_token$")

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rftui.faults import FAILED, INTERRUPTED, Fault
+from rftui.faults import FAILED, Fault
 from rftui.messages import Command, Event
 from rftui.paths import sync
 from rftui.runs import Run, redact
@@ -123,6 +123,16 @@ class Store:
         self.commit()
         return number
 
+    def keep_worker(self, name: str, pid: int, birth: str | None) -> None:
+        """Note the process that is the worker `name`, so that a later scheduler can find it."""
+        self.set_meta(f"worker {name}", json.dumps([pid, birth]))
+        self.commit()
+
+    def workers(self) -> list[tuple[int, str | None]]:
+        """Pid and birth of the last process of each worker there ever was."""
+        rows = self._db.execute("SELECT value FROM meta WHERE key LIKE 'worker %'")
+        return [(pid, birth) for pid, birth in (json.loads(value) for (value,) in rows)]
+
     # ------------------------------------------------------------ fits and runs
 
     def add_fit(self, *, num_chunks: int | None, chunk_size: int | None, seed: int, rows: int, eval_rows: int) -> int:
@@ -225,7 +235,7 @@ def _unwritten(path: Path, error: sqlite3.Error) -> Unwritten:
         free = f", with {shutil.disk_usage(path.parent).free / 1e6:,.0f} MB free"
     except OSError:
         free = ""
-    return Unwritten(f"{path} cannot be written: {error}{free}", code=INTERRUPTED)
+    return Unwritten(f"{path} cannot be written: {error}{free}", code=FAILED)
 
 
 def _thinned(points: Curve, limit: int) -> Curve:

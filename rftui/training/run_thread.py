@@ -17,14 +17,11 @@ from rftui import messages
 from rftui.chunks import Grid
 from rftui.faults import Fault
 from rftui.paths import RunDir, checkpoint_marker, link_checkpoint, newest_checkpoint
-from rftui.runs import Run
+from rftui.runs import Run, curve_values
 from rftui.training import checkpoints
 from rftui.training.adapters import write_final
 from rftui.training.process_state import Rng, rng, set_rng
 from rftui.training.turnstile import Closed, Seat, Turnstile
-
-_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "epoch", "total_flos")
-"""Ends of logged names that are no curve: they include the time of siblings, or say what is known anyway."""
 
 
 class _Halt(BaseException):
@@ -209,11 +206,7 @@ class _Turns(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        values = {
-            name: float(value)
-            for name, value in (logs or {}).items()
-            if isinstance(value, (int, float)) and not name.endswith(_NOT_METRICS)
-        }
+        values = curve_values(logs or {})
         self._thread.note(f"step {state.global_step}  " + "  ".join(f"{n} {v:.6g}" for n, v in values.items()))
         self._thread.tell(messages.Logged(self._thread.run_id, state.global_step, values))
 
