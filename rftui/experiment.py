@@ -275,6 +275,8 @@ def _materialise(dataset: Any, folder: Path) -> None:
     disable_progress_bars()
     try:
         dataset.save_to_disk(str(folder))
+        for path in [*folder.rglob("*"), folder, folder.parent, folder.parent.parent]:
+            paths.sync(path)
     except OSError as error:
         raise Fault(f"cannot write the rows to {folder}: {error.strerror or error}") from error
     finally:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from multiprocessing import AuthenticationError
-from multiprocessing.managers import BaseManager
+from multiprocessing.managers import BaseManager, RemoteError
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -99,12 +99,11 @@ class Server:
     def viewers(self) -> int:
         return len(self._viewers)
 
-    def open_worker(self, name: str) -> tuple[int, dict[str, str]]:
-        """A queue for a new incarnation of worker `name`: its number, and what its environment needs to find it."""
-        incarnation = self._workers[name][0] + 1 if name in self._workers else 1
+    def open_worker(self, name: str, incarnation: int) -> dict[str, str]:
+        """A queue for a new incarnation of worker `name`; what its environment needs to find it."""
         self.drop_worker(name)
         self._workers[name] = (incarnation, _Mailbox())
-        return incarnation, {
+        return {
             "RFTUI_EXPERIMENT": str(self._experiment.path),
             "RFTUI_WORKER": name,
             "RFTUI_INCARNATION": str(incarnation),
@@ -174,8 +173,8 @@ class Server:
     def _mailbox(self, kind: str, name: str, incarnation: int) -> _Mailbox:
         if kind == "viewer":
             return self._viewers.setdefault(name, _Mailbox(_BACKLOG))
-        present, mailbox = self._workers[name]
-        if present != incarnation:
+        present, mailbox = self._workers.get(name, (0, None))
+        if present != incarnation or mailbox is None:
             raise LinkLost(f"worker {name} #{incarnation} was replaced")
         return mailbox
 
@@ -210,7 +209,10 @@ class WorkerLink:
     def __init__(self, experiment: ExperimentDir, worker: str, incarnation: int) -> None:
         client: Any = _connect(experiment)
         self.lost = threading.Event()
-        self._tasks = client.mailbox("worker", worker, incarnation)
+        try:
+            self._tasks = client.mailbox("worker", worker, incarnation)
+        except RemoteError as error:
+            raise LinkLost(f"worker {worker} #{incarnation} was replaced") from error
         self._inbox = client.inbox()
         self._sender_name = (worker, incarnation)
         self._reports: queue.Queue[Any] = queue.Queue()

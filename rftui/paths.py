@@ -78,17 +78,40 @@ class ExperimentDir:
         return RunDir(self.path / "runs" / str(run))
 
     def lock(self) -> IO[str] | None:
-        """The scheduler's exclusive lock, held while the returned file is open; None if another process holds it."""
-        file = open(self.path / "lock", "a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        """The scheduler's exclusive lock, held while the returned file is open; None if another process holds it.
+
+        Raises Fault where files cannot be locked there.
+        """
+        file = self._locked("lock", fcntl.LOCK_EX)
+        if file:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        return file
+
+    def lock_worker(self) -> IO[str]:
+        """The lock that says that a worker lives, shared with other workers. A worker inherits the returned file."""
+        file = self._locked("workers.lock", fcntl.LOCK_SH)
+        assert file, "the scheduler starts no worker while it holds the lock itself"
+        return file
+
+    def workers_gone(self) -> bool:
+        """Whether no worker of this experiment lives, of whatever scheduler."""
+        file = self._locked("workers.lock", fcntl.LOCK_EX)
+        if file:
             file.close()
-            return None
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+        return file is not None
+
+    def _locked(self, name: str, kind: int) -> IO[str] | None:
+        try:
+            file = open(os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                return None
+        except OSError as error:
+            raise Fault(f"cannot lock {self.path / name}: {error.strerror}", code=FAILED) from error
         return file
 
     def alive(self) -> bool:
@@ -193,12 +216,27 @@ def link_checkpoint(checkpoint: Path, target: Path) -> None:
 
 def write_private(path: Path, content: dict[str, Any]) -> None:
     """JSON into a file of mode 0600, replaced in one step."""
+    write_whole(path, json.dumps(content).encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Into a file of mode 0600, replaced in one step; once this returns it outlasts a loss of power."""
     temporary = path.with_suffix(".tmp")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file)
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a directory, outlast a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def owned_by_us(path: Path) -> bool:

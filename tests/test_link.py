@@ -22,9 +22,9 @@ def snapshot(sequence=0):
 
 
 def test_reports_and_tasks_arrive_in_order(server):
-    number, environment = server.open_worker("w0")
-    worker = WorkerLink(server._experiment, "w0", number)
-    assert environment["RFTUI_INCARNATION"] == "1"
+    environment = server.open_worker("w0", 3)
+    worker = WorkerLink(server._experiment, "w0", 3)
+    assert environment["RFTUI_INCARNATION"] == "3"
     worker.report(Ready(7))
     for step in range(20):
         worker.report(Stepped(1, step, 0, 0.0))
@@ -32,7 +32,7 @@ def test_reports_and_tasks_arrive_in_order(server):
     got = []
     while len(got) < 21:
         report = server.inbox.get(timeout=10)
-        assert (report.worker, report.incarnation) == ("w0", 1)
+        assert (report.worker, report.incarnation) == ("w0", 3)
         got += report.messages
     assert got[0] == Ready(7) and [message.step for message in got[1:]] == list(range(20))
     server.task("w0", Quit())
@@ -40,13 +40,19 @@ def test_reports_and_tasks_arrive_in_order(server):
 
 
 def test_a_replaced_worker_finds_its_link_lost(server):
-    number, _ = server.open_worker("w0")
-    old = WorkerLink(server._experiment, "w0", number)
-    server.open_worker("w0")
+    server.open_worker("w0", 1)
+    old = WorkerLink(server._experiment, "w0", 1)
+    server.open_worker("w0", 2)
     with pytest.raises(LinkLost):
         old.tasks()
-    with pytest.raises(Exception, match="replaced"):
-        WorkerLink(server._experiment, "w0", number)
+
+
+def test_a_worker_of_an_earlier_scheduler_is_refused(server):
+    """It was started by that one and is so slow that it finds the next one's address."""
+    server.open_worker("w0", 5)
+    for name, incarnation in (("w0", 4), ("w1", 4)):
+        with pytest.raises(LinkLost, match=f"{name} #4 was replaced"):
+            WorkerLink(server._experiment, name, incarnation)
 
 
 def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):

@@ -16,7 +16,7 @@ import cloudpickle
 
 from rftui.automl.pickles import by_value, trouble
 from rftui.faults import Fault
-from rftui.paths import owned_by_us
+from rftui.paths import owned_by_us, write_whole
 from rftui.runs import HIDDEN, changed, redact, short
 
 
@@ -61,12 +61,7 @@ class Spec:
             except Exception as error:
                 raise Fault(f"the configs cannot be written: {' '.join(str(error).split())}") from error
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, content)
 
     @classmethod
     def load(cls, path: Path) -> Spec:

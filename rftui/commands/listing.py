@@ -12,7 +12,7 @@ from rftui import paths
 from rftui.commands.text import clean, dump, number, table
 from rftui.faults import DONE, FAILED, Fault
 from rftui.paths import ExperimentDir
-from rftui.runs import ACTIVE, QUEUED, RUNNING, STOPPING, WAITING, Run, short
+from rftui.runs import ACTIVE, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run, short
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.store import Store
 
@@ -34,7 +34,7 @@ class View:
 
 
 def view(experiment: ExperimentDir) -> View:
-    """What the database says, with nothing `running` that no scheduler runs. Raises Fault."""
+    """What the database says; without a scheduler, what the next one will make of it. Raises Fault."""
     alive = experiment.alive()
     with closing(Store.read(experiment.db)) as store:
         runs = store.runs()
@@ -42,11 +42,9 @@ def view(experiment: ExperimentDir) -> View:
         begun = any(run.state != QUEUED for run in runs)
         busy = any(run.active for run in runs)
         return View(experiment, ("running" if busy else "idle") if begun else "loading", runs)
-    state = "interrupted" if any(run.active for run in runs) else "done"
-    held = (RUNNING, STOPPING)
-    return View(
-        experiment, state, [replace(run, state=WAITING, device=None) if run.state in held else run for run in runs]
-    )
+    left = {RUNNING: WAITING, STOPPING: STOPPED}
+    runs = [replace(run, state=left.get(run.state, run.state), device=None) for run in runs]
+    return View(experiment, "interrupted" if any(run.active for run in runs) else "done", runs)
 
 
 def find_run(runs: list[Run], wanted: str) -> Run:

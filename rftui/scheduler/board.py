@@ -6,6 +6,7 @@ import copy
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rftui.link import Server
@@ -67,18 +68,32 @@ class Board:
         run.metrics = run.metrics | values  # replaced, not changed: copies of the run are on their way to viewers
         self.touch(run, urgent=False)
 
-    def rewind(self, run: Run, step: int) -> None:
-        """The run goes on from `step`; what it did past it is void."""
+    def rewind(self, run: Run, step: int, history: Iterable[tuple[int, dict[str, float]]]) -> None:
+        """The run goes on from `step`: what it did past it is void, and of its `history` up to it (step, metric ->
+        value) nothing is missing."""
         self.store.rewind(run.id, step)
         run.step = step
-        run.metrics = self.store.last_values(run.id)
         self._rewound[run.id] = step
         self._points = [point for point in self._points if point[0] != run.id or point[2] <= step]
+        curves = self.store.curves(run.id).get(run.id, {})
+        known = {(metric, at) for metric, points in curves.items() for at, _ in points}
+        for at, values in history:
+            missing = {metric: value for metric, value in values.items() if (metric, at) not in known}
+            known |= {(metric, at) for metric in missing}
+            if missing:
+                self.points(run, at, missing)
+        run.metrics = self.store.last_values(run.id)
         self.touch(run)
 
     def log(self, text: str, run: Run | None = None, level: str = "info") -> None:
         self._events.append(self.store.log(text, run.id if run else None, level))
         self._urgent = True
+
+    def tell(self, text: str) -> None:
+        """An error for the viewers that are there, where the store cannot take it."""
+        self._sequence += 1
+        number = max((event.id for event in self.store.events(1)), default=0) + 1
+        self._server.broadcast(Update(self._sequence, events=[Event(number, time.time(), text, None, "error")]))
 
     def set_schema(self, schema: dict[str, list[Field]]) -> None:
         self.schema, self._schema, self._urgent = schema, True, True

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Protocol
 
 from rftui.automl.spec import plain_value, run_name
 from rftui.automl.validate import clone_faults, sentence
-from rftui.messages import Command, Halt, Pin, Reply
-from rftui.paths import ExperimentDir, checkpoint_marker, link_checkpoint, newest_checkpoint
+from rftui.messages import Command, Reply
+from rftui.paths import ExperimentDir, newest_checkpoint
 from rftui.runs import DELETED, FAILED, STOPPED, STOPPING, Run, changed, flatten, redact, short, why_not
 from rftui.scheduler.board import Board
+from rftui.scheduler.pins import Pins, not_linked
 from rftui.scheduler.policy import entry_turns
 
 
@@ -24,12 +24,11 @@ class Host(Protocol):
     @property
     def resident(self) -> dict[int, str]: ...
     @property
-    def pinning(self) -> dict[int, int]: ...
+    def pins(self) -> Pins: ...
     @property
     def ending(self) -> bool: ...
     def halt(self, run: Run, why: str) -> None: ...
-    def go_back(self, run: Run, checkpoint: Path | None) -> None: ...
-    def task(self, worker: str, message: Halt | Pin) -> None: ...
+    def go_back(self, run: Run) -> None: ...
     def finish(self) -> None: ...
     def interrupt(self) -> None: ...
 
@@ -74,15 +73,14 @@ class Control:
             text = f"run {run.id} stops at its next step"
         else:
             run.state, run.device = STOPPED, None
+            self._host.pins.freed(run)
             text = f"run {run.id} is stopped"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
 
     def _resume(self, command: Command, run: Run) -> Reply:
-        if run.warm and not run.start_step and run.id not in self._host.pinning:
-            return Reply(command.id, False, f"run {run.id}: it was stopped before its parent's weights were pinned")
         run.turns = entry_turns(self._board.runs.values(), run.fit)
-        self._host.go_back(run, self._checkpoint(run))
+        self._host.go_back(run)
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
@@ -90,8 +88,10 @@ class Control:
     def _delete(self, command: Command, run: Run) -> Reply:
         if run.id in self._host.resident:
             self._host.halt(run, "delete")
-        self._host.pinning.pop(run.id, None)
+        self._host.pins.forget(run)
         run.state, run.device = DELETED, None
+        if run.id not in self._host.resident:
+            self._host.pins.freed(run)
         text = f"run {run.id} is deleted"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
@@ -101,7 +101,7 @@ class Control:
         if not fields:
             return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
         faults = clone_faults(run, command.changes, command.warm, fields)
-        checkpoint = self._checkpoint(run) if command.warm else None
+        checkpoint = newest_checkpoint(self._host.experiment.run(run.id).checkpoints) if command.warm else None
         if command.warm and not faults and not checkpoint and run.id not in self._host.resident:
             faults[""] = f"run {run.id} has no checkpoint to start from; clone it cold"
         if faults:
@@ -110,36 +110,19 @@ class Control:
         if not command.warm:
             text = f"run {clone.id} is cloned cold from run {run.id}"
         elif run.id in self._host.resident:
-            self._host.pinning[clone.id] = run.id
-            self._host.task(self._host.resident[run.id], Pin(run.id, [clone.id]))
+            self._host.pins.ask(clone, run, self._host.resident[run.id])
             text = f"run {clone.id} starts warm from run {run.id} after its next step"
         else:
             assert checkpoint
             try:
-                link_checkpoint(checkpoint, self._host.experiment.run(clone.id).start)
+                self._host.pins.link(clone, run, checkpoint)
             except OSError as error:
-                why = error.strerror or error.args[0][0][2]  # copytree gathers its files' errors in one
-                clone.state, clone.error = FAILED, f"the weights of run {run.id} cannot be linked: {why}"
+                clone.state, clone.error = FAILED, not_linked(run, error)
                 self._note(clone, f"run {clone.id} failed: {clone.error}")
                 return Reply(command.id, False, f"run {clone.id} {clone.name}: {clone.error}", run=clone.id)
-            self.pinned(clone)
             text = f"run {clone.id} starts warm from step {clone.start_step} of run {run.id}"
         self._note(clone, f"{text} ({_asked(command)}; {_told(command.changes) or 'nothing changed'})")
         return Reply(command.id, True, text, run=clone.id)
-
-    def pinned(self, clone: Run) -> bool:
-        """Take the clone's position from the parent's weights in its `start/`; False where they are not there."""
-        marker = checkpoint_marker(self._host.experiment.run(clone.id).start)
-        if marker is None:
-            return False
-        parent = self._board.runs[clone.parent or 0]
-        self._host.pinning.pop(clone.id, None)
-        clone.start_step = parent.start_step + int(marker["step"])
-        clone.start_epoch = parent.start_epoch + marker["epoch"]
-        clone.start_row = int(marker["row"])
-        clone.turns = entry_turns((run for run in self._board.runs.values() if run is not clone), clone.fit)
-        self._board.touch(clone)
-        return True
 
     def _new_run(self, command: Command, run: Run) -> Run:
         changes = {**run.changes, **command.changes}
@@ -153,11 +136,6 @@ class Control:
         clone.turns = entry_turns(self._board.runs.values(), run.fit)
         self._board.add_run(clone)
         return clone
-
-    def _checkpoint(self, run: Run) -> Path | None:
-        if run.checkpoint and checkpoint_marker(Path(run.checkpoint)):
-            return Path(run.checkpoint)
-        return newest_checkpoint(self._host.experiment.run(run.id).checkpoints)
 
     def _note(self, run: Run, text: str) -> None:
         self._board.touch(run)

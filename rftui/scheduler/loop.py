@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import queue
-import shutil
 import signal
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rftui import messages
 from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
 from rftui.link import Server
-from rftui.paths import ExperimentDir, newest_checkpoint
-from rftui.runs import DELETED, STOPPED, STOPPING, Run
-from rftui.runs import DONE as RUN_DONE
+from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
+from rftui.runs import Run
 from rftui.scheduler.board import Board
 from rftui.scheduler.control import Control
+from rftui.scheduler.crew import Crew
 from rftui.scheduler.headless import Printer
-from rftui.scheduler.store import Store
+from rftui.scheduler.pins import Pins
+from rftui.scheduler.signals import caught
+from rftui.scheduler.store import Store, Unwritten
+from rftui.scheduler.takeup import discard_deleted
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.workers import Workers
 from rftui.tracking.outbox import start as start_tracking
@@ -48,7 +46,8 @@ def run(
     """Train the runs of `fit` that are to be trained (None: of all fits, taken up again), and serve viewers.
 
     Returns an exit code: 0 all done, 1 a run failed, 2 faults were found before any started, 130 interrupted and
-    resumable. Raises Fault where another scheduler has the experiment, or no worker can be started.
+    resumable. Raises Fault where another scheduler has the experiment, no worker can be started, or the database
+    cannot be written any more (then with the code 130).
     """
     lock = experiment.lock()
     if lock is None:
@@ -56,7 +55,7 @@ def run(
         raise Fault(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
     with lock:
         scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer)
-        with scheduler.signals():
+        with caught(scheduler.server.inbox):
             return scheduler.serve()
 
 
@@ -70,20 +69,19 @@ class Scheduler:
         self.store = Store(experiment.db)
         self.server = Server(experiment, rendezvous)
         try:
-            self.workers = Workers(experiment, self.server, devices)
+            self.workers = Workers(experiment, self.store, self.server, devices)
         except Fault:
             self.server.close()
             raise
         self.board = Board(experiment, self.store, self.server, list(self.workers.slots))
         self.turns = Turns(self.board, self.server, self.workers)
+        self.turns.park()  # whatever an earlier scheduler was doing with them
         self.control = Control(self)
-        self._fit = fit
+        self.crew = Crew(experiment, self.store, self.server, self.board, self.workers, self.turns, fit)
         self._viewer = viewer
         self._printer = Printer(self.board)
         self._tracking = start_tracking(experiment)
-        self._faults: list[str] = []
-        self._broken = ""  # why no worker can be started
-        self._early_deaths: Counter[str] = Counter()
+        self._unwritten: Fault | None = None  # the database can take nothing more
         self._ending = False
         self._interrupted = False
         self._alone_since = time.monotonic()
@@ -95,8 +93,8 @@ class Scheduler:
         return self.turns.resident
 
     @property
-    def pinning(self) -> dict[int, int]:
-        return self.turns.pinning
+    def pins(self) -> Pins:
+        return self.turns.pins
 
     @property
     def ending(self) -> bool:
@@ -106,11 +104,8 @@ class Scheduler:
     def halt(self, run: Run, why: str) -> None:
         self.turns.halt(run, why)
 
-    def go_back(self, run: Run, checkpoint: Path | None) -> None:
-        self.turns.go_back(run, checkpoint)
-
-    def task(self, worker: str, message: Any) -> None:
-        self.server.task(worker, message)
+    def go_back(self, run: Run) -> None:
+        self.turns.go_back(run)
 
     def finish(self) -> None:
         """End once no run is active."""
@@ -129,35 +124,41 @@ class Scheduler:
 
     def serve(self) -> int:
         """Until there is nothing left to do; the exit code."""
-        self.board.set_info("loading", "the workers import torch and TRL")
-        for name in self.workers.slots:
-            self.board.devices[name].pid = self.workers.start(name)
-            self.board.touch_device(name)
-        self._take_up()
-        tidied = 0.0
         try:
-            while not (self._ending and not self.workers.alive()):
-                timeout = self.board.due()
-                try:
-                    message = self.server.inbox.get(timeout=_HOUSEKEEPING if timeout is None else timeout or 0.001)
-                    self._receive(message)
-                    # Only what has come by now: workers could report faster than they are read.
-                    for _ in range(self.server.inbox.qsize()):
-                        self._receive(self.server.inbox.get())
-                except queue.Empty:
-                    pass
-                if not self._ending:
-                    self.turns.assign()
-                now = time.monotonic()
-                if now - tidied > _HOUSEKEEPING:
-                    tidied = now
-                    self._tidy()
-                if self.board.due() == 0.0:
-                    self._flush()
-                self._look_at_the_end()
+            self._loop()
+        except Unwritten as trouble:
+            self._give_up(trouble)
         finally:
             code = self._close()
         return code
+
+    def _loop(self) -> None:
+        tidied = 0.0
+        while not (self._ending and not self.workers.alive()):
+            if not self._ending and not self.crew.begun:
+                self.crew.begin()
+            self._hear()
+            if not self._ending:
+                self.turns.assign()
+            now = time.monotonic()
+            if now - tidied > _HOUSEKEEPING:
+                tidied = now
+                self._tidy()
+            if self.board.due() == 0.0:
+                self._flush()
+            self._look_at_the_end()
+
+    def _hear(self) -> None:
+        """Wait for a message, until something else is due, and take what has come by then."""
+        due = self.board.due()
+        timeout = _HOUSEKEEPING if due is None else due or 0.001
+        try:
+            self._receive(self.server.inbox.get(timeout=timeout if self.crew.begun else min(timeout, 0.1)))
+            # Only what has come by now: workers could report faster than they are read.
+            for _ in range(self.server.inbox.qsize()):
+                self._receive(self.server.inbox.get())
+        except queue.Empty:
+            pass
 
     def _flush(self) -> None:
         self.board.flush()
@@ -181,16 +182,16 @@ class Scheduler:
                 self.board.flush()
                 self.server.send(message.viewer, reply)
             case signal.Signals():
-                self._signalled()
+                self._signalled(message)
 
     def _report(self, worker: str, report: Any) -> None:
         match report:
             case messages.Ready(pid):
-                self._ready(worker, pid)
+                self.crew.ready(worker, pid)
             case messages.Schema(fields):
                 self.board.set_schema(fields)
             case messages.Checked():
-                self._checked(report)
+                self.crew.checked(report)
             case messages.Gauge(used, total, load):
                 device = self.board.devices[worker]
                 device.memory_used, device.memory_total, device.load = used, total, load
@@ -198,77 +199,18 @@ class Scheduler:
             case messages.Note(text, run, level):
                 self.board.log(text, self.board.runs.get(run or 0), level)
             case messages.Gone(status):
-                self._gone(worker, status)
-            case messages.Pinned(_, clones):
-                for clone in clones:
-                    if clone in self.pinning and not self.control.pinned(self.board.runs[clone]):
-                        self.turns.fail(self.board.runs[clone], "its parent's weights were not linked whole")
+                if not self._ending:
+                    self.crew.gone(worker, status)
             case _:
                 self.turns.report(worker, report)
 
-    # ------------------------------------------------------------ workers
+    def _signalled(self, number: signal.Signals) -> None:
+        """The first ends it at the next step, the second at once. A terminal that hangs up says so more than once."""
+        if self._interrupted and number != signal.SIGHUP:
+            self.workers.kill()
+        self.interrupt()
 
-    def _ready(self, worker: str, pid: int) -> None:
-        device = self.board.devices[worker]
-        device.state, device.pid = "ready", pid
-        self.board.touch_device(worker)
-        if worker == next(iter(self.workers.slots)):
-            if not self.board.schema:
-                algos = sorted({run.algo for run in self.board.runs.values()})
-                self.server.task(worker, messages.Describe(algos))
-            if self._fit is not None and not self.turns.open:
-                runs = [run for run in self.board.runs.values() if run.fit == self._fit]
-                self.board.set_info("loading", "the configs are checked")
-                self.server.task(worker, messages.Check(self._fit, runs))
-        if self._fit is None:
-            self._open_turns()
-
-    def _checked(self, answer: messages.Checked) -> None:
-        for run, text in answer.notices:
-            self.board.log(text, self.board.runs.get(run or 0), "notice")
-        for run, text in answer.faults:
-            named = self.board.runs.get(run or 0)
-            self._faults.append(f"run {named.id} {named.name}: {text}" if named else text)
-            self.board.log(text, named, "error")
-        if self._faults:
-            self._end()
-        else:
-            self._open_turns()
-
-    def _open_turns(self) -> None:
-        self.turns.open = True
-        self.board.set_info("running")
-
-    def _gone(self, worker: str, status: int) -> None:
-        if self._ending:
-            return
-        device = self.board.devices[worker]
-        early = device.state != "ready" or not self.turns.open
-        self._early_deaths[worker] = self._early_deaths[worker] + 1 if early else 0
-        words = self.workers.last_words(worker)
-        device.state = "lost"
-        self.board.touch_device(worker)
-        self.turns.lost(worker)
-        if self._early_deaths[worker] > 1:
-            self._broken = f"worker {worker} could not start: {words}; see {self.workers.log(worker)}"
-            self.board.log(self._broken, None, "error")
-            self._end()
-            return
-        self.board.log(f"worker {worker} died (status {status}: {words}) and is started again", None, "error")
-        device.pid, device.state = self.workers.start(worker), "starting"
-
-    # ------------------------------------------------------------ beginning and end
-
-    def _take_up(self) -> None:
-        """Runs that an earlier scheduler left go on from their last committed checkpoint."""
-        for run in self.board.runs.values():
-            if run.active:
-                stopping = run.state == STOPPING
-                self.turns.go_back(run, newest_checkpoint(self.experiment.run(run.id).checkpoints))
-                run.state = STOPPED if stopping else run.state
-            if run.warm and not run.start_step and not self.control.pinned(run) and run.active:
-                self.turns.fail(run, "the experiment ended before its parent's weights were pinned")
-        self.board.store.commit()
+    # ------------------------------------------------------------ the end
 
     def _tidy(self) -> None:
         self.server.forget_dead_viewers()
@@ -279,6 +221,8 @@ class Scheduler:
             self.board.log(notice, None, "notice")
 
     def _look_at_the_end(self) -> None:
+        if self.crew.faults or self.crew.broken:
+            self._end()
         if self._ending or not self.turns.open or any(run.active for run in self.board.runs.values()):
             if self.board.info.state == "idle" and not self._ending:
                 self.board.set_info("running")
@@ -298,31 +242,63 @@ class Scheduler:
                     self.server.task(worker, messages.Quit(save=True))
             self.workers.kill([name for name, device in self.board.devices.items() if device.state != "ready"])
 
+    def _give_up(self, trouble: Unwritten) -> None:
+        """The database cannot be written, so nothing that is trained could be kept. The workers end with a checkpoint;
+        what the database has last is where the experiment is taken up."""
+        name = self.experiment.name
+        text = f"{trouble}; mend that, and `rftui open {name}` goes on from the last checkpoints"
+        self._unwritten = Fault(text, code=INTERRUPTED)
+        self.board.tell(text)
+        self._end()
+        while self.workers.alive():
+            try:
+                message = self.server.inbox.get(timeout=_HOUSEKEEPING)
+            except queue.Empty:
+                continue
+            match message:
+                case signal.Signals():
+                    if self._interrupted:
+                        self.workers.kill()
+                    self._interrupted = True
+                case messages.Attach(viewer):
+                    self.server.send(viewer, self.board.snapshot())
+                case messages.Command():
+                    self.server.send(message.viewer, messages.Reply(message.id, False, text))
+
     def _close(self) -> int:
         self.workers.end(10.0)
+        if not self._unwritten:
+            try:
+                self._put_down()
+            except Unwritten as trouble:
+                self._give_up(trouble)
+        if not self._viewer and not self._unwritten:
+            self._printer.summary(self.crew.faults)
+        self._let_tracking_end()
+        self.store.close()
+        self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
+        if self._unwritten:
+            raise self._unwritten
+        if self.crew.broken:
+            raise Fault(self.crew.broken, code=FAILED)
+        if self.crew.faults:
+            return USAGE
+        runs = self.board.runs.values()
+        if any(run.active for run in runs):
+            return INTERRUPTED
+        return FAILED if any(run.state == RUN_FAILED for run in runs) else DONE
+
+    def _put_down(self) -> None:
+        """Keep what the workers said last, and how everything stands."""
         while not self.server.inbox.empty():
             self._receive(self.server.inbox.get())
-        for run in self.board.runs.values():
-            if run.state == DELETED:
-                shutil.rmtree(self.experiment.run(run.id).path, ignore_errors=True)
+        if self.crew.begun:
+            discard_deleted(self.board)
         left = any(run.active for run in self.board.runs.values())
         if left:
             self.turns.park()
         self.board.set_info("interrupted" if left else "done")
         self._flush()
-        if not self._viewer:
-            self._printer.summary(self._faults)
-        self._let_tracking_end()
-        self.store.close()
-        self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
-        if self._broken:
-            raise Fault(self._broken, code=FAILED)
-        if self._faults:
-            return USAGE
-        if left:
-            return INTERRUPTED
-        ended = [run for run in self.board.runs.values() if run.state in (RUN_DONE, RUN_FAILED)]
-        return FAILED if any(run.state == RUN_FAILED for run in ended) else DONE
 
     def _let_tracking_end(self) -> None:
         """Wait until all is sent, unless Ctrl-C says not to: the tracking process then goes on by itself."""
@@ -331,25 +307,3 @@ class Scheduler:
             while not self.server.inbox.empty():
                 if isinstance(self.server.inbox.get(), signal.Signals):
                     return
-
-    # ------------------------------------------------------------ signals
-
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM: the first ends at the next step, the second at once. Only on the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in before:
-            signal.signal(number, lambda number, _: self.server.inbox.put(signal.Signals(number)))
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _signalled(self) -> None:
-        if self._interrupted:
-            self.workers.kill()
-        self.interrupt()

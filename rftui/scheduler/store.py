@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rftui.faults import FAILED, Fault
 from rftui.messages import Command, Event
+from rftui.paths import sync
 from rftui.runs import Run, redact
 
 _VERSION = 1
@@ -34,17 +36,28 @@ CREATE TABLE outbox (run INTEGER PRIMARY KEY, tracker_run TEXT, last_seq INTEGER
 Curve = list[tuple[int, float]]
 
 
+class Unwritten(Fault):
+    """The database cannot be written; what was not committed is not in it."""
+
+
 class Store:
-    """Written by the scheduler alone, in transactions that `commit` ends. The table `outbox` is the tracker's."""
+    """Written by the scheduler alone, in transactions that `commit` ends. The table `outbox` is the tracker's.
+
+    Whatever writes raises Unwritten where the disk is full or the database cannot be written for another reason.
+    """
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         """Raises Fault where the file cannot be read, or was written by a newer rftui."""
+        self._path = path
         mode = "ro" if readonly else "rw"
         try:
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY, check_same_thread=False
             )
-            self._db.execute("PRAGMA synchronous = NORMAL")
+            # In WAL mode, NORMAL would lose the last commits with the power: an op that was acknowledged, or the row
+            # of a run whose files are there, so that the next run would get its number and its checkpoints. FULL
+            # costs a sync for each commit, at most ten a second, and none of them waits for training.
+            self._db.execute("PRAGMA synchronous = FULL")
             version = int(self.meta("version") or 0)
         except sqlite3.Error as error:
             raise Fault(f"{path} cannot be read: {error}", code=FAILED) from error
@@ -53,14 +66,21 @@ class Store:
 
     @classmethod
     def create(cls, path: Path) -> Store:
-        """A new store at `path`."""
-        db = sqlite3.connect(path, timeout=_BUSY)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(_SCHEMA)
-        db.execute("INSERT INTO meta VALUES ('version', ?), ('created', ?)", (str(_VERSION), str(time.time())))
-        db.commit()
-        db.close()
-        path.chmod(0o600)
+        """A new store at `path`, which is there whole or not at all."""
+        work = path.with_suffix(".new")
+        work.unlink(missing_ok=True)
+        try:
+            db = sqlite3.connect(work, timeout=_BUSY)
+            work.chmod(0o600)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(_SCHEMA)
+            db.execute("INSERT INTO meta VALUES ('version', ?), ('created', ?)", (str(_VERSION), str(time.time())))
+            db.commit()
+            db.close()
+        except sqlite3.Error as error:
+            raise _unwritten(path, error) from error
+        work.replace(path)
+        sync(path.parent)
         return cls(path)
 
     @classmethod
@@ -69,25 +89,56 @@ class Store:
         return cls(path, readonly=True)
 
     def commit(self) -> None:
-        self._db.commit()
+        try:
+            self._db.commit()
+        except sqlite3.Error as error:
+            self._db.rollback()
+            raise _unwritten(self._path, error) from error
 
     def close(self) -> None:
-        self._db.commit()
-        self._db.close()
+        """Commit and close. Raises Unwritten, and is closed then too."""
+        try:
+            self.commit()
+        finally:
+            self._db.close()
+
+    def _write(self, statement: str, values: Sequence[Any] = (), *, many: bool = False) -> sqlite3.Cursor:
+        try:
+            return (self._db.executemany if many else self._db.execute)(statement, values)
+        except sqlite3.Error as error:
+            self._db.rollback()
+            raise _unwritten(self._path, error) from error
 
     def meta(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
     def set_meta(self, key: str, value: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def new_incarnation(self) -> int:
+        """A number that no worker of this experiment had before, from 1."""
+        number = int(self.meta("incarnation") or 0) + 1
+        self.set_meta("incarnation", str(number))
+        self.commit()
+        return number
+
+    def keep_worker(self, name: str, pid: int, birth: str | None) -> None:
+        """Note the process that is the worker `name`, so that a later scheduler can find it."""
+        self.set_meta(f"worker {name}", json.dumps([pid, birth]))
+        self.commit()
+
+    def workers(self) -> list[tuple[int, str | None]]:
+        """Pid and birth of the last process of each worker there ever was."""
+        rows = self._db.execute("SELECT value FROM meta WHERE key LIKE 'worker %'")
+        return [(pid, birth) for pid, birth in (json.loads(value) for (value,) in rows)]
 
     # ------------------------------------------------------------ fits and runs
 
     def add_fit(self, *, num_chunks: int | None, chunk_size: int | None, seed: int, rows: int, eval_rows: int) -> int:
         """The number of the new fit, from 1."""
         values = (num_chunks, chunk_size, seed, rows, eval_rows, time.time())
-        cursor = self._db.execute("INSERT INTO fits VALUES (NULL, ?, ?, ?, ?, ?, ?)", values)
+        cursor = self._write("INSERT INTO fits VALUES (NULL, ?, ?, ?, ?, ?, ?)", values)
         return int(cursor.lastrowid or 0)
 
     def fits(self) -> list[dict[str, Any]]:
@@ -96,12 +147,12 @@ class Store:
 
     def add_run(self, run: Run) -> int:
         """Gives the run its id (from 1, never used again) and keeps it."""
-        run.id = int(self._db.execute("INSERT INTO runs VALUES (NULL, '{}')").lastrowid or 0)
+        run.id = int(self._write("INSERT INTO runs VALUES (NULL, '{}')").lastrowid or 0)
         self.save_run(run)
         return run.id
 
     def save_run(self, run: Run) -> None:
-        self._db.execute("UPDATE runs SET data = ? WHERE id = ?", (json.dumps(asdict(run), default=str), run.id))
+        self._write("UPDATE runs SET data = ? WHERE id = ?", (json.dumps(asdict(run), default=str), run.id))
 
     def runs(self) -> list[Run]:
         return [Run(**json.loads(data)) for (data,) in self._db.execute("SELECT data FROM runs ORDER BY id")]
@@ -115,9 +166,10 @@ class Store:
     def add_points(self, points: Iterable[tuple[int, str, int, float]]) -> None:
         """(run, metric, step, value); a point that is there already stays. SQLite keeps a NaN as NULL."""
         now = time.time()
-        self._db.executemany(
+        self._write(
             "INSERT OR IGNORE INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)",
             [(*point, now) for point in points],
+            many=True,
         )
 
     def curves(self, run: int | None = None, limit: int | None = None) -> dict[int, dict[str, Curve]]:
@@ -141,13 +193,13 @@ class Store:
 
     def rewind(self, run: int, step: int) -> None:
         """Forget the run's points past `step`."""
-        self._db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (run, step))
+        self._write("DELETE FROM metrics WHERE run = ? AND step > ?", (run, step))
 
     # ------------------------------------------------------------ events, journal, turns
 
     def log(self, text: str, run: int | None = None, level: str = "info") -> Event:
         now = time.time()
-        cursor = self._db.execute("INSERT INTO events VALUES (NULL, ?, ?, ?, ?)", (now, run, level, text))
+        cursor = self._write("INSERT INTO events VALUES (NULL, ?, ?, ?, ?)", (now, run, level, text))
         return Event(int(cursor.lastrowid or 0), now, text, run, level)
 
     def events(self, last: int = 200) -> list[Event]:
@@ -157,25 +209,33 @@ class Store:
     def journal(self, command: Command) -> int:
         """Note an op before it takes effect."""
         text = json.dumps(redact(asdict(command)), default=str)
-        cursor = self._db.execute("INSERT INTO journal VALUES (NULL, ?, ?, NULL, NULL)", (time.time(), text))
+        cursor = self._write("INSERT INTO journal VALUES (NULL, ?, ?, NULL, NULL)", (time.time(), text))
         return int(cursor.lastrowid or 0)
 
     def settle(self, entry: int, ok: bool, reply: str) -> None:
         """Note how an op was answered."""
-        self._db.execute("UPDATE journal SET ok = ?, reply = ? WHERE id = ?", (ok, reply, entry))
+        self._write("UPDATE journal SET ok = ?, reply = ? WHERE id = ?", (ok, reply, entry))
 
     def begin_turn(self, run: Run, device: str) -> int:
         values = (run.id, run.turns, run.chunk, device, run.step, time.time())
-        cursor = self._db.execute("INSERT INTO turns VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, NULL)", values)
+        cursor = self._write("INSERT INTO turns VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, NULL)", values)
         return int(cursor.lastrowid or 0)
 
     def end_turn(self, turn: int, step: int) -> None:
-        self._db.execute("UPDATE turns SET step_to = ?, ended = ? WHERE id = ?", (step, time.time(), turn))
+        self._write("UPDATE turns SET step_to = ?, ended = ? WHERE id = ?", (step, time.time(), turn))
 
     def turns(self) -> list[dict[str, Any]]:
         """Every turn, in the order in which they started; `chunk` had ended when it began."""
         names = ("id", "run", "turn", "chunk", "device", "step_from", "step_to", "started", "ended")
         return [dict(zip(names, row, strict=True)) for row in self._db.execute("SELECT * FROM turns ORDER BY id")]
+
+
+def _unwritten(path: Path, error: sqlite3.Error) -> Unwritten:
+    try:
+        free = f", with {shutil.disk_usage(path.parent).free / 1e6:,.0f} MB free"
+    except OSError:
+        free = ""
+    return Unwritten(f"{path} cannot be written: {error}{free}", code=FAILED)
 
 
 def _thinned(points: Curve, limit: int) -> Curve:

@@ -10,10 +10,12 @@ from typing import Any
 
 from rftui import messages
 from rftui.link import Server
-from rftui.paths import checkpoint_marker, newest_checkpoint
+from rftui.paths import newest_checkpoint
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.scheduler.board import Board
+from rftui.scheduler.pins import Pins
 from rftui.scheduler.policy import Move, choose
+from rftui.scheduler.position import reposition
 from rftui.scheduler.workers import Workers
 
 _LONG = 5.0
@@ -21,14 +23,13 @@ _LONG = 5.0
 
 
 class Turns:
-    """`resident`: run -> the worker that holds its state; `resume`: run -> the checkpoint it goes on from when it is
-    built next; `pinning`: clone -> the parent whose weights it waits for. Turns are given once `open`."""
+    """`resident`: run -> the worker that holds its state; `pins`: the warm clones that wait for weights. Turns are
+    given once `open`."""
 
     def __init__(self, board: Board, server: Server, workers: Workers) -> None:
         self.open = False
         self.resident: dict[int, str] = {}
-        self.resume: dict[int, str] = {}
-        self.pinning: dict[int, int] = {}
+        self.pins = Pins(board, server, self.fail)
         self._board = board
         self._server = server
         self._workers = workers
@@ -49,7 +50,12 @@ class Turns:
         moving = {run for run, why in self._halting.items() if why == "move"}
         long = {run for run, seconds in self._lengths.items() if seconds > _LONG}
         steps = choose(
-            self._board.runs.values(), idle, self.resident, blocked=self.pinning, moving=moving, worth_moving=long
+            self._board.runs.values(),
+            idle,
+            self.resident,
+            blocked=self.pins.waiting,
+            moving=moving,
+            worth_moving=long,
         )
         for step in steps:
             run = self._board.runs[step.run]
@@ -71,6 +77,7 @@ class Turns:
                 run.step, run.chunk, run.epoch = step, chunk, epoch
                 self._board.steps.append(time.monotonic())
                 self._board.touch(run, urgent=False)
+                self.pins.stepped(run, worker)
             case messages.Logged(_, step, values):
                 self._board.points(run, step, values)
             case messages.Begun(_, step, total, chunk, chunks, epoch):
@@ -81,6 +88,9 @@ class Turns:
                 run.checkpoint = path
                 self._deaths.pop(run.id, None)
                 self._board.touch(run, urgent=False)
+            case messages.Pinned(_, clones):
+                for clone in clones:
+                    self.pins.told(self._board.runs[clone])
             case messages.TurnEnded(_, step, chunk, epoch, seconds):
                 self._board.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run)
                 self._end_turn(worker, run, seconds)
@@ -94,11 +104,13 @@ class Turns:
                     run.state, run.final, run.chunk = DONE, final, run.chunks
                     run.step, run.checkpoint = step, path
                     self._board.log(f"run {run.id} is done", run)
+                self.pins.freed(run)
             case messages.Failed(_, error, _, seconds):
                 self._leave(worker, run, seconds)
                 if run.state != DELETED:
                     run.state, run.error = FAILED, error
                     self._board.log(f"run {run.id} failed: {error}", run, "error")
+                self.pins.freed(run)
 
     def lost(self, worker: str) -> None:
         """The worker died: its runs go back to their last committed checkpoints."""
@@ -107,39 +119,30 @@ class Turns:
         for number in [run for run, holder in self.resident.items() if holder == worker]:
             run = self._board.runs[number]
             del self.resident[number]
-            why = self._halting.pop(number, None)
-            self._fail_clones(run, "its parent's worker died before the weights were pinned")
+            self._halting.pop(number, None)
             self._deaths[number] += number == in_turn
             if run.state == DELETED:
                 continue
-            self.go_back(run, newest_checkpoint(self._checkpoints(run)))
-            if why == "stop":
-                run.state = STOPPED
-            elif self._deaths[number] > 1:
+            self.go_back(run, keep=run.state == STOPPING)
+            if run.active and self._deaths[number] > 1:
                 self.fail(run, "its worker died twice while it trained, with no checkpoint between")
+        self.pins.lost(worker)
 
-    def go_back(self, run: Run, checkpoint: Path | None) -> None:
-        """The run is queued again, from `checkpoint` or from its beginning."""
-        marker = checkpoint_marker(checkpoint) if checkpoint else None
-        step = int(marker["step"]) if marker else 0
-        if step < run.step:
-            self._board.log(f"run {run.id} goes back from step {run.step} to step {step}", run, "notice")
-        self._board.rewind(run, step)
-        run.epoch = float(marker["epoch"]) if marker else 0.0
-        run.chunk = run.chunk if step else 0  # else told again by `Begun`
-        run.state, run.device = QUEUED, None
-        run.checkpoint = str(checkpoint) if checkpoint else None
-        if checkpoint:
-            self.resume[run.id] = str(checkpoint)
-        else:
-            self.resume.pop(run.id, None)
+    def go_back(self, run: Run, *, keep: bool = False) -> None:
+        """The run, which no worker holds, goes on from its newest whole checkpoint, or is done if it was at its end.
+
+        `keep`: it waits, stopped, until it is resumed.
+        """
+        run.state = STOPPED if keep else QUEUED
+        reposition(self._board, run)
 
     def fail(self, run: Run, error: str) -> None:
         """The run, which no worker holds, cannot go on."""
-        self.pinning.pop(run.id, None)
+        self.pins.forget(run)
         run.state, run.error = FAILED, error
         self._board.log(f"run {run.id} failed: {error}", run, "error")
         self._board.touch(run)
+        self.pins.freed(run)
 
     def park(self) -> None:
         """No run trains any more; those that are not at their end go on when the experiment is opened again."""
@@ -150,13 +153,13 @@ class Turns:
                 self._board.touch(run)
 
     def _start(self, run: Run, worker: str) -> None:
-        resume = None if run.id in self.resident else self.resume.pop(run.id, None)
+        resume = None if run.id in self.resident else newest_checkpoint(self._checkpoints(run))
         self.resident[run.id] = worker
         run.state, run.device = RUNNING, worker
         run.turns += 1
         self._turns[worker] = (run.id, self._board.store.begin_turn(run, worker))
         # A copy: it is pickled later, by a thread of the link, and the run changes meanwhile.
-        self._server.task(worker, messages.Turn(copy.copy(run), resume))
+        self._server.task(worker, messages.Turn(copy.copy(run), str(resume) if resume else None))
         self._board.devices[worker].run = run.id
         self._board.touch_device(worker)
         self._board.touch(run)
@@ -182,27 +185,18 @@ class Turns:
         self.resident.pop(run.id, None)
         self._halting.pop(run.id, None)
         run.device = None
-        if not newest_checkpoint(self._checkpoints(run)):  # else the worker pins the clones from that
-            self._fail_clones(run, "its parent ended before there were weights to start from")
 
     def _halted(self, worker: str, run: Run, step: int, path: str | None) -> None:
-        why = self._halting.get(run.id, "quit")
         self._leave(worker, run, 0.0)
         if path:
-            run.checkpoint = self.resume[run.id] = path
-        if run.state == DELETED:
-            return
-        if why == "stop" or run.state == STOPPING:
+            run.checkpoint = path
+        if run.state == STOPPING:
             run.state = STOPPED
             self._board.log(f"run {run.id} stopped at step {step}", run)
-        else:
+        elif run.state != DELETED:
             run.state = WAITING if step else QUEUED
+        self.pins.freed(run)
         self._board.touch(run)
 
     def _checkpoints(self, run: Run) -> Path:
         return self._board.experiment.run(run.id).checkpoints
-
-    def _fail_clones(self, parent: Run, error: str) -> None:
-        """The clones that wait for this parent's weights will not get them."""
-        for clone in [clone for clone, number in self.pinning.items() if number == parent.id]:
-            self.fail(self._board.runs[clone], error)

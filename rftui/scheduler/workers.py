@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +16,8 @@ from rftui.faults import Fault
 from rftui.link import Server
 from rftui.messages import Gone, Report
 from rftui.paths import ExperimentDir
+from rftui.scheduler.predecessors import birth, kill_group
+from rftui.scheduler.store import Store
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,10 @@ def _gpus() -> list[str]:
 class Workers:
     """Starts a worker for each slot, and tells the server's inbox (a `Gone`) when a process ends."""
 
-    def __init__(self, experiment: ExperimentDir, server: Server, devices: str) -> None:
+    def __init__(self, experiment: ExperimentDir, store: Store, server: Server, devices: str) -> None:
         self.slots = {slot.name: slot for slot in slots(devices)}
         self._experiment = experiment
+        self._store = store
         self._server = server
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._incarnations: dict[str, int] = {}
@@ -66,25 +68,28 @@ class Workers:
     def start(self, name: str) -> int:
         """Start (again) the worker of a slot; returns its pid."""
         slot = self.slots[name]
-        incarnation, environment = self._server.open_worker(name)
+        incarnation = self._store.new_incarnation()
         threads = max(1, (os.cpu_count() or 1) // len(self.slots))
-        environment |= {
+        environment = self._server.open_worker(name, incarnation) | {
+            "RFTUI_SCHEDULER": str(os.getpid()),
             "RFTUI_DEVICE": "cpu" if slot.gpu is None else "cuda",
             "RFTUI_THREADS": str(threads),
             "OMP_NUM_THREADS": str(threads),
             "CUDA_VISIBLE_DEVICES": slot.gpu or "",
         }
-        with open(self.log(name), "ab") as log:
+        with open(self.log(name), "ab") as log, self._experiment.lock_worker() as lock:
             process = subprocess.Popen(
                 [sys.executable, "-m", "rftui.training.worker"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | environment,
+                env=os.environ | environment | {"RFTUI_LOCK": str(lock.fileno())},
+                pass_fds=[lock.fileno()],  # from before its first moment to its last
                 start_new_session=True,
             )
         self._processes[name], self._incarnations[name] = process, incarnation
         threading.Thread(target=self._watch, args=(name, incarnation, process), daemon=True).start()
+        self._store.keep_worker(name, process.pid, birth(process.pid))
         return process.pid
 
     def current(self, name: str, incarnation: int) -> bool:
@@ -119,10 +124,8 @@ class Workers:
                 self._kill(process)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        if process.poll() is None:  # else its number may be another's
+            kill_group(process.pid)
 
     def _watch(self, name: str, incarnation: int, process: subprocess.Popen[bytes]) -> None:
         self._server.inbox.put(Report(name, incarnation, [Gone(process.wait())]))

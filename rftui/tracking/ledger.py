@@ -27,6 +27,7 @@ class Entry:
     """How far a run was sent.
 
     `steps`: metric -> the last step sent; a step that a restart trains again gets a new `seq` and is not sent again.
+    `sending`: metrics that are on their way; it is not known whether they arrived until it is empty again.
     `params`: knob -> digest of the value sent. `status`: MLflow's, "DELETED" for a deleted run, "" before the first.
     """
 
@@ -34,6 +35,7 @@ class Entry:
     tracker_run: str | None = None
     last_seq: int = 0
     steps: dict[str, int] = field(default_factory=dict)
+    sending: list[str] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)
     status: str = ""
 
@@ -66,7 +68,7 @@ class Ledger:
         return {run: Entry(run, tracker_run, seq, **json.loads(sent)) for run, tracker_run, seq, sent in rows}
 
     def save(self, entry: Entry) -> None:
-        sent: dict[str, Any] = {"steps": entry.steps, "params": entry.params, "status": entry.status}
+        sent: dict[str, Any] = {name: getattr(entry, name) for name in ("steps", "sending", "params", "status")}
         self._write.execute(
             "INSERT OR REPLACE INTO outbox (run, tracker_run, last_seq, sent) VALUES (?, ?, ?, ?)",
             (entry.run, entry.tracker_run, entry.last_seq, json.dumps(sent)),

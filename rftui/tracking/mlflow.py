@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
@@ -15,6 +18,8 @@ from mlflow.exceptions import MlflowException
 from rftui.paths import ExperimentDir
 from rftui.runs import Run
 from rftui.tracking.ledger import Point
+
+_SQLITE = "sqlite:///"
 
 BATCH = 1000
 """MLflow takes so many metrics at once."""
@@ -40,6 +45,8 @@ class Tracker:
 
     def open(self) -> None:
         """Find or make the MLflow experiment; what fails here fails for every run."""
+        if self._uri.startswith(_SQLITE) and "?" not in self._uri:
+            _make_database(Path(self._uri.removeprefix(_SQLITE)))
         self._experiment_id  # noqa: B018
 
     @cached_property
@@ -100,9 +107,14 @@ class Tracker:
             self._client.log_batch(tracker_run, tags=some)
 
     def log_points(self, tracker_run: str, points: Iterable[Point]) -> None:
-        """At most BATCH points. To send the same ones again adds nothing: their timestamps are the database's."""
+        """At most BATCH points; all of them arrive or none."""
         metrics = [Metric(_key(point.metric), point.value, int(point.time * 1000), point.step) for point in points]
         self._client.log_batch(tracker_run, metrics=metrics)
+
+    def last_step(self, tracker_run: str, metric: str) -> int:
+        """The highest step of the metric that MLflow has; -1 where it has none."""
+        history = self._client.get_metric_history(tracker_run, _key(metric))
+        return max((found.step for found in history), default=-1)
 
     def log_artifacts(self, tracker_run: str, run: Run) -> None:
         """The run's configuration and log, as they are at its end."""
@@ -124,6 +136,24 @@ class Tracker:
 
     def restore(self, tracker_run: str) -> None:
         self._client.restore_run(tracker_run)
+
+
+def _make_database(path: Path) -> None:
+    """MLflow makes its tables in dozens of steps, and can use a database neither while another process is at it nor
+    after one was killed at it. So it is made under another name, by one process at a time."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if not path.exists():
+            work = path.with_name(f"{path.name}.new")
+            work.unlink(missing_ok=True)
+            MlflowClient(f"{_SQLITE}{work}").search_experiments(max_results=1)
+            work.replace(path)
+    finally:
+        os.close(folder)
 
 
 def _key(name: str) -> str:

@@ -25,6 +25,7 @@ class Tracks(Protocol):
     def log_params(self, tracker_run: str, params: dict[str, str]) -> None: ...
     def log_changes(self, tracker_run: str, changes: dict[str, str]) -> None: ...
     def log_points(self, tracker_run: str, points: list[Point]) -> None: ...
+    def last_step(self, tracker_run: str, metric: str) -> int: ...
     def log_artifacts(self, tracker_run: str, run: Run) -> None: ...
     def set_status(self, tracker_run: str, status: str) -> None: ...
     def delete(self, tracker_run: str) -> None: ...
@@ -112,11 +113,17 @@ class Sender:
             self._ledger.save(entry)
 
     def _send_points(self, entry: Entry, tracker_run: str) -> None:
+        for metric in entry.sending:  # a crash, or a lost answer, came between sending them and noting it
+            entry.steps[metric] = max(entry.steps.get(metric, -1), self._tracker.last_step(tracker_run, metric))
+        entry.sending = []
         while points := self._ledger.points(entry.run, entry.last_seq, self._batch):
             news = [point for point in points if point.step > entry.steps.get(point.metric, -1)]
             if news:
+                entry.sending = sorted({point.metric for point in news})
+                self._ledger.save(entry)
                 self._tracker.log_points(tracker_run, news)
             entry.steps |= {point.metric: point.step for point in news}
+            entry.sending = []
             entry.last_seq = points[-1].seq
             self._ledger.save(entry)
 

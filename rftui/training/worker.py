@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -13,16 +12,14 @@ from rftui import messages
 from rftui.faults import Fault
 from rftui.link import LinkLost, WorkerLink
 from rftui.paths import ExperimentDir
+from rftui.training import lifeline
 
 if TYPE_CHECKING:
     from rftui.training.run_thread import RunThread
 
-_GRACE = 10.0
-"""Seconds after which a worker whose scheduler has died ends, even in the middle of a step."""
-
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline.begin()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -31,7 +28,7 @@ def main() -> int:
         link = WorkerLink(experiment, os.environ["RFTUI_WORKER"], int(os.environ["RFTUI_INCARNATION"]))
     except LinkLost:
         return 1
-    _end_with(os.getppid(), link)
+    lifeline.end_with_scheduler(link.lost)
     Worker(experiment, link).work()
     link.close()
     return 0
@@ -162,19 +159,6 @@ def _gpu_load(device: Any) -> float | None:
         return torch.cuda.utilization(device) / 100
     except (ModuleNotFoundError, RuntimeError):
         return None  # needs NVIDIA's own Python package
-
-
-def _end_with(parent: int, link: WorkerLink) -> None:
-    """End this process with its scheduler: after the present step if that ends in time."""
-
-    def watch() -> None:
-        while not link.lost.wait(1.0):
-            if os.getppid() != parent:
-                break
-        threading.Event().wait(_GRACE)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 if __name__ == "__main__":

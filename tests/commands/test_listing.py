@@ -61,18 +61,23 @@ def test_tables_align_and_show_every_knob(told, make):
 
 
 def test_running_is_never_shown_where_no_scheduler_runs(told, make):
-    made = make(
-        Run(0, "a", state="running", device="cpu"), Run(0, "b", state="stopping"), Run(0, "c", state="stopped")
-    )
+    states = ("running", "waiting", "stopping", "stopped", "queued")
+    made = make(*(Run(0, state, state=state, device="cpu") for state in states))
     with made.lock():
-        _, out, _ = told("show", "exp", "--json")
-        shown = json.loads(out)
+        shown = json.loads(told("show", "exp", "--json")[1])
         assert shown["state"] == "running"
-        assert [run["state"] for run in shown["runs"]] == ["running", "stopping", "stopped"]
+        assert [(run["state"], run["device"]) for run in shown["runs"]] == [(state, "cpu") for state in states]
     shown = json.loads(told("show", "exp", "--json")[1])
-    assert shown["state"] == "interrupted"
-    assert [run["state"] for run in shown["runs"]] == ["waiting", "waiting", "stopped"]
-    assert shown["runs"][0]["device"] is None
+    assert shown["state"] == json.loads(told("ls", "--json")[1])[0]["state"] == "interrupted"
+    after = ["waiting", "waiting", "stopped", "stopped", "queued"]
+    assert [(run["state"], run["device"]) for run in shown["runs"]] == [(state, None) for state in after]
+
+
+def test_an_experiment_whose_last_run_was_stopping_has_ended(told, make):
+    make(Run(0, "a", state="stopping"), Run(0, "b", state="done"))
+    assert json.loads(told("ls", "--json")[1])[0]["state"] == "done"
+    code, out, _ = told("open", "exp", "--headless")
+    assert code == 0 and "no run is left to train" in out
 
 
 def test_the_states_of_an_experiment(told, make):

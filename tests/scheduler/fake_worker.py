@@ -160,20 +160,27 @@ class FakeWorker(threading.Thread):
             self.leave(run)
             self.link.report(messages.Failed(run, error, "Traceback", 0.1))
             return
+        if step > self.world.chunks * self.world.per:
+            self.finish(run)  # it was built from the checkpoint of its last step
+            return
         self.steps[run] = step
         self.world.trained.append((run, step))
         chunk = step // self.world.per
         self.link.report(messages.Stepped(run, step, chunk, float(chunk)))
         self.link.report(messages.Logged(run, step, {"loss": 1 / step}))
         if step == self.world.chunks * self.world.per:
-            path = str(self.save(run))
-            self.leave(run)
-            self.link.report(messages.Finished(run, step, str(self.folder(run).final), path, 0.1))
+            self.finish(run)
         elif step % self.world.per == 0:
             if self.world.save_chunks:
                 self.save(run)
             self.training = None
             self.link.report(messages.TurnEnded(run, step, chunk, float(chunk), 0.1))
+
+    def finish(self, run):
+        step, path = self.steps[run], str(self.save(run))
+        final = write_final(self.folder(run), step, self.world.per)
+        self.leave(run)
+        self.link.report(messages.Finished(run, step, str(final), path, 0.1))
 
     def leave(self, run):
         del self.steps[run]
@@ -199,26 +206,36 @@ class FakeWorker(threading.Thread):
 
 def write_checkpoint(checkpoints, step, per=2):
     """A committed checkpoint; its row is ten times its step."""
-    path = checkpoints / f"step-{step}"
+    return write(checkpoints / f"step-{step}", {"step": step, "epoch": step / per, "row": 10 * step}, per)
+
+
+def write_final(folder, step, per=2):
+    """What a finished run leaves."""
+    return write(folder.final, {"step": step, "run": int(folder.path.name)}, per)
+
+
+def write(path, marker, per):
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    (path / "weights").write_text(f"weights of step {step}")
-    files = {"weights": (path / "weights").stat().st_size}
-    marker = {"step": step, "epoch": step / per, "row": 10 * step, "files": files}
-    (path / CHECKPOINT_MARKER).write_text(json.dumps(marker))
+    (path / "weights").write_text(f"weights of step {marker['step']}")
+    history = [{"loss": 1 / step, "epoch": step / per, "step": step} for step in range(1, marker["step"] + 1)]
+    (path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    files = {file.name: file.stat().st_size for file in path.iterdir()}
+    (path / CHECKPOINT_MARKER).write_text(json.dumps(marker | {"files": files}))
     return path
 
 
 class FakeWorkers:
     """Stands in for `rftui.scheduler.workers.Workers`."""
 
-    def __init__(self, world, experiment, server, devices):
+    def __init__(self, world, experiment, store, server, devices):
         self.slots = {slot.name: slot for slot in slots(devices)}
-        self.world, self.experiment, self.server = world, experiment, server
+        self.world, self.experiment, self.store, self.server = world, experiment, store, server
         self.threads, self.incarnations = world.workers, {}
 
     def start(self, name):
-        incarnation, _ = self.server.open_worker(name)
+        incarnation = self.store.new_incarnation()
+        self.server.open_worker(name, incarnation)
         self.incarnations[name] = incarnation
         self.world.started.append((name, incarnation))
         link = WorkerLink(self.experiment, name, incarnation)

@@ -8,7 +8,7 @@ from fake_worker import write_checkpoint
 from rftui import messages
 from rftui.paths import checkpoint_marker
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
-from rftui.scheduler import control
+from rftui.scheduler import pins
 
 RATE = "training_args.learning_rate"
 
@@ -180,7 +180,7 @@ def test_a_clone_whose_weights_cannot_be_linked_fails_alone(begun, world, monkey
     world.came("cpu")
     hold.go.set()
     seen.state(1, STOPPED)
-    monkeypatch.setattr(control, "link_checkpoint", refuse)
+    monkeypatch.setattr(pins, "link_checkpoint", refuse)
     answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True)
     assert not answer.ok and "No space left on device" in answer.text
     assert seen.state(4, FAILED)

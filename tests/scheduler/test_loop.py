@@ -5,28 +5,11 @@ import signal
 import threading
 
 import pytest
-from fake_worker import write_checkpoint
 
 from rftui import messages
 from rftui.faults import Fault
-from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, WAITING
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, WAITING
 from rftui.scheduler import loop, turns
-from rftui.scheduler.store import Store
-
-
-@pytest.fixture
-def change(experiment):
-    """Change the runs of the store before a scheduler opens it."""
-
-    def change(number, **fields):
-        store = Store(experiment.db)
-        run = store.run(number)
-        for name, value in fields.items():
-            setattr(run, name, value)
-        store.save_run(run)
-        store.close()
-
-    return change
 
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
@@ -183,32 +166,6 @@ def test_halt_leaves_everything_resumable_and_reopening_trains_on(play, kept, ey
     assert play(fit=None).end() == 0
     assert {run.state for run in kept().runs()} == {DONE}
     assert sorted(world.trained) == sorted((run, step) for run in (1, 2, 3) for step in range(1, 7))
-
-
-def test_what_a_killed_scheduler_left_is_taken_up_from_its_newest_checkpoint(play, kept, experiment, world, change):
-    checkpoints = experiment.run(1).checkpoints
-    write_checkpoint(checkpoints, 2)
-    (write_checkpoint(checkpoints, 4) / "weights").write_text("cut")
-    change(1, state=RUNNING, step=5, device="cpu", checkpoint=str(checkpoints / "step-4"), turns=3)
-    change(2, state=STOPPED)
-    store = Store(experiment.db)
-    store.add_points([(1, "loss", step, 9.0) for step in range(1, 6)])
-    store.close()
-    assert play(fit=None).end() == 0
-    assert [run.state for run in kept().runs()] == [DONE, STOPPED, DONE]
-    assert world.turns(1)[0].resume == str(checkpoints / "step-2")
-    assert kept().curves(1)[1]["loss"][:3] == [(1, 9.0), (2, 9.0), (3, 1 / 3)]
-    assert any("from step 5 to step 2" in event.text for event in kept().events())
-
-
-def test_a_clone_that_was_never_pinned_has_failed_and_one_that_was_goes_on(play, kept, experiment, change):
-    change(2, warm=True, parent=1, state=WAITING)
-    change(3, warm=True, parent=1, state=QUEUED)
-    write_checkpoint(experiment.run(3).path, 4).rename(experiment.run(3).start)
-    assert play(fit=None).end() == 1
-    two, three = kept().run(2), kept().run(3)
-    assert two.state == FAILED and "pinned" in two.error
-    assert (three.state, three.start_step, three.start_epoch, three.start_row) == (DONE, 4, 2.0, 40)
 
 
 def on_main_thread(experiment, world, hold, numbers):

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from fake_worker import write_checkpoint
+from fake_worker import write_checkpoint, write_final
 
 from rftui import messages
 from rftui.messages import Begun, Command, Field, Halt, Halted, Pin, Pinned, Quit, Turn
@@ -20,7 +20,7 @@ RATE = "training_args.learning_rate"
 class Silent:
     """Workers that are started and say nothing; what they report is put into the rig's mouth."""
 
-    def __init__(self, experiment, server, devices):
+    def __init__(self, experiment, store, server, devices):
         self.slots = {slot.name: slot for slot in slots(devices)}
         self.experiment, self.killed = experiment, []
 
@@ -56,7 +56,7 @@ class Rig:
         self.scheduler.server.send = lambda viewer, reply: self.replies.append(reply)
         self.workers = list(self.scheduler.workers.slots)
         self.closed = False
-        self.scheduler._take_up()
+        self.scheduler.crew.begin()
 
     def ready(self):
         """The workers stand, the configs are checked, and the first turns are given."""
@@ -91,6 +91,10 @@ class Rig:
 
     def state(self, number):
         return self.run(number).state
+
+    def told(self):
+        """The texts of the event log."""
+        return [event.text for event in self.board.store.events()]
 
     def sent(self, kind):
         return [task for task in self.tasks if isinstance(task, kind)]
@@ -260,7 +264,7 @@ def test_a_parent_that_is_deleted_in_the_same_instant_is_pinned_first(rigged):
     assert rigged.tasks[-2:] == [Pin(1, [number]), Halt(1, save=False)]
     write_checkpoint(rigged.experiment.run(number).path, 1).rename(rigged.experiment.run(number).start)
     rigged.says(Pinned(1, [number]), Halted(1, 1, None))
-    assert rigged.state(1) == DELETED and rigged.run(number).start_row == 10 and not rigged.turns.pinning
+    assert rigged.state(1) == DELETED and rigged.run(number).start_row == 10 and not rigged.turns.pins.waiting
 
 
 def test_a_deleted_parent_is_not_cloned(rigged):
@@ -284,17 +288,76 @@ def test_a_run_that_has_its_turn_but_no_step_yet_is_not_cloned_warm(rig):
     assert not made.sent(Pin)
 
 
-def test_a_clone_whose_pin_was_lost_with_the_parent_is_not_resumed(rigged):
+def test_a_clone_whose_pin_was_lost_with_the_worker_starts_from_the_parents_last_checkpoint(rigged):
+    rigged.commit(1, 2)
+    number = clone(rigged)
+    rigged.says(messages.Gone(-9))
+    assert rigged.state(number) == QUEUED and rigged.run(number).start_step == 2 and not rigged.turns.pins.waiting
+    assert f"run {number} starts warm from the last checkpoint of run 1, step 2" in rigged.told()
+
+
+def test_a_clone_whose_pin_was_lost_before_any_checkpoint_is_pinned_when_the_parent_has_stepped_again(rigged):
     number = clone(rigged)
     rigged.ask("stop", number)
     rigged.says(messages.Gone(-9))
-    assert rigged.state(number) == FAILED and not rigged.ask("resume", number).ok
+    rigged.says(messages.Ready(7))
+    assert rigged.state(number) == STOPPED and rigged.run(1).step == 0
+    assert rigged.ask("resume", number).ok
+    before = len(rigged.sent(Pin))
+    rigged.steps(1, 1)
+    rigged.says(messages.Stepped(1, 2, 0, 0.1))
+    assert rigged.sent(Pin)[before:] == [Pin(1, [number])], "and only once"
+    assert number not in [task.run.id for task in rigged.sent(Turn)], "the clone still waits"
+
+
+@pytest.mark.parametrize("op", ["stop", "delete"])
+def test_a_clone_whose_parent_ends_before_it_could_be_pinned_again_fails(rigged, op):
+    """Else nothing would ever let it go on, and the experiment would never end."""
+    number = clone(rigged)
+    rigged.says(messages.Gone(-9))
+    assert rigged.ask(op, 1).ok
+    assert rigged.state(number) == FAILED and "before there were weights" in rigged.run(number).error
+
+
+def test_a_clone_of_a_run_that_kills_its_worker_again_and_again_fails_with_it(rigged):
+    number = clone(rigged)
+    for _ in range(2):
+        rigged.says(messages.Gone(-9))
+        rigged.says(messages.Ready(7))
+        for other in (2, 3):
+            rigged.says(messages.Finished(other, 6, "final", None, 1.0))
+    assert rigged.state(1) == rigged.state(number) == FAILED and not rigged.turns.pins.waiting
+
+
+def test_a_clone_that_a_worker_was_about_to_pin_when_it_died_after_the_parents_end_is_pinned(rigged):
+    number = clone(rigged)
+    path = rigged.commit(1, 6)
+    rigged.says(messages.Finished(1, 6, "final", str(path), 1.0))
+    rigged.says(messages.Gone(-9))
+    assert rigged.state(number) == QUEUED and rigged.run(number).start_step == 6
+
+
+def test_a_move_does_not_cost_a_clone_the_weights_it_waits_for(moving):
+    """The parent is freed before it has taken a step on its new worker."""
+    number = clone(moving, 3)
+    moving.says(messages.Gone(-9))
+    moving.says(messages.Ready(7))
+    moving.halts(3, 0)
+    assert moving.state(number) == QUEUED and moving.turns.pins.waiting == {number: 3}
+
+
+def test_a_run_whose_worker_died_after_its_final_was_written_is_done(rigged):
+    path = rigged.commit(1, 6)
+    final = write_final(rigged.experiment.run(1), 6)
+    rigged.says(messages.Gone(-9))
+    run = rigged.run(1)
+    assert (run.state, run.step, run.final, run.checkpoint) == (DONE, 6, str(final), str(path))
 
 
 def test_a_clone_whose_weights_are_torn_fails_and_does_not_wait_for_ever(rigged):
     number = clone(rigged)
     rigged.says(Pinned(1, [number]))
-    assert rigged.state(number) == FAILED and number not in rigged.turns.pinning
+    assert rigged.state(number) == FAILED and number not in rigged.turns.pins.waiting
 
 
 def test_a_clone_that_was_deleted_before_its_pin_stays_deleted(rigged):

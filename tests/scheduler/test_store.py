@@ -8,7 +8,8 @@ import pytest
 from rftui.faults import Fault
 from rftui.messages import Command
 from rftui.runs import Run
-from rftui.scheduler.store import Store
+from rftui.scheduler import store as store_module
+from rftui.scheduler.store import Store, Unwritten
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_reader_works_in_the_middle_of_a_write_and_cannot_write(store, path):
     assert reader.curves() == {1: {"loss": [(1, 2.0)]}}
     store.commit()
     assert reader.curves() == {1: {"loss": [(1, 2.0), (2, 1.0)]}}
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with pytest.raises(Unwritten, match="readonly"):
         reader.set_meta("state", "x")
 
 
@@ -123,3 +124,55 @@ def test_a_newer_or_broken_or_missing_file_is_refused_in_one_line(path, tmp_path
 
 def test_the_file_is_private(store, path):
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def fill_up(store):
+    """The disk takes no more pages of this database."""
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_what_a_full_disk_did_not_take_is_not_there_and_is_told_in_one_line(store, path):
+    store.set_meta("state", "running")
+    store.commit()
+    fill_up(store)
+    store.set_meta("state", "lost")
+    with pytest.raises(Unwritten, match="cannot be written: database or disk is full, with .* MB free") as fault:
+        store.log("x" * 100_000)
+        store.commit()
+    assert len(fault.value.lines) == 1 and fault.value.code == 1
+    assert store.meta("state") == Store.read(path).meta("state") == "running"
+    store._db.execute("PRAGMA max_page_count = 1000")
+    store.log("x" * 100_000)
+    store.commit()
+    assert len(Store.read(path).events()) == 1, "it goes on where there is room again"
+
+
+def test_a_store_that_cannot_be_written_can_be_closed(path):
+    store = Store.create(path)
+    fill_up(store)
+    with pytest.raises(Unwritten):
+        store.log("x" * 100_000)
+    store.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        store.meta("state")
+
+
+def test_a_commit_outlasts_a_loss_of_power(store):
+    (level,) = store._db.execute("PRAGMA synchronous").fetchone()
+    assert level == 2, "FULL"
+
+
+def test_a_store_is_made_whole_or_not_at_all(path, monkeypatch):
+    monkeypatch.setattr(store_module, "_SCHEMA", "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT); nonsense;")
+    with pytest.raises(Unwritten, match="nonsense"):
+        Store.create(path)
+    assert not path.exists()
+    monkeypatch.undo()
+    Store.create(path).close()
+    assert Store.read(path).runs() == [] and list(path.parent.glob("*.new*")) == []
+
+
+def test_a_number_is_given_once_also_by_the_next_scheduler(store, path):
+    assert [store.new_incarnation(), store.new_incarnation()] == [1, 2]
+    assert Store(path).new_incarnation() == 3, "it is committed before anyone uses it"

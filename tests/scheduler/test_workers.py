@@ -10,6 +10,8 @@ import pytest
 from rftui.faults import Fault
 from rftui.paths import create
 from rftui.scheduler import workers
+from rftui.scheduler.predecessors import birth
+from rftui.scheduler.store import Store
 from rftui.scheduler.workers import Slot, Workers, slots
 
 
@@ -56,11 +58,10 @@ class Server:
     """What `Workers` needs of the link's server."""
 
     def __init__(self):
-        self.inbox, self.opened = queue.SimpleQueue(), 0
+        self.inbox = queue.SimpleQueue()
 
-    def open_worker(self, name):
-        self.opened += 1
-        return self.opened, {"RFTUI_WORKER": name}
+    def open_worker(self, name, incarnation):
+        return {"RFTUI_WORKER": name}
 
 
 @pytest.fixture
@@ -73,7 +74,8 @@ def started(tmp_path, monkeypatch):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o700)
         monkeypatch.setattr(workers.sys, "executable", str(program))
-        made.append(Workers(create(tmp_path, "e"), Server(), devices))
+        experiment = create(tmp_path, "e")
+        made.append(Workers(experiment, Store.create(experiment.db), Server(), devices))
         return made[-1]
 
     yield start
@@ -95,6 +97,29 @@ def test_the_end_of_a_process_comes_to_the_inbox_and_its_last_words_are_kept(sta
     found.start("cpu")
     assert gone(found) == ("cpu", 2, 3)
     assert found.current("cpu", 2) and not found.current("cpu", 1)
+
+
+def test_a_process_that_works_is_on_record_and_holds_a_lock_until_its_end(started):
+    found = started("exec sleep 600")
+    pids = [found.start(name) for name in found.slots]
+    store, experiment = found._store, found._experiment
+    assert store.workers() == [(pid, birth(pid)) for pid in pids] and all(map(birth, pids))
+    assert not experiment.workers_gone()
+    found.kill()
+    for _ in pids:
+        gone(found)
+    assert experiment.workers_gone()
+    again = found.start("cpu1")
+    assert [pid for pid, _ in store.workers()] == [pids[0], again]
+
+
+def test_no_process_is_killed_twice(started, monkeypatch):
+    """Its number may be another's by then."""
+    found = started("exit 0", "cpu")
+    found.start("cpu")
+    gone(found)
+    monkeypatch.setattr(workers, "kill_group", pytest.fail)
+    found.kill()
 
 
 def test_a_worker_that_wrote_nothing_has_no_last_words(started):

@@ -174,3 +174,24 @@ def test_a_relative_database_is_the_one_of_the_directory_of_the_user(tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
     assert tracking_uri(tmp_path / "home") == f"sqlite:///{tmp_path}/my.db"
+
+
+def test_mlflow_tells_how_far_a_metric_has_come(database):
+    from rftui.tracking.ledger import Point
+    from rftui.tracking.mlflow import Tracker
+
+    database.run(1)
+    tracker = Tracker(tracking_uri(database.experiment.home), database.experiment)
+    tracked_run = tracker.create(database.runs[1])
+    assert tracker.last_step(tracked_run, "rouge@1") == -1
+    tracker.log_points(tracked_run, [Point(step, "rouge@1", step, math.nan, 1.7e9 + step) for step in (1, 3, 2)])
+    assert tracker.last_step(tracked_run, "rouge@1") == 3
+
+
+def test_a_database_that_was_being_made_when_its_maker_was_killed_is_made_again(database):
+    experiment = database.experiment
+    (experiment.home / "mlflow.db.new").write_bytes(b"half a database" * 100)
+    database.run(1, state="done")
+    track(experiment)
+    assert tracked(experiment)[1][1].info.status == "FINISHED"
+    assert not list(experiment.home.glob("mlflow.db.*"))

@@ -17,7 +17,7 @@ class Recorder:
     def __init__(self):
         self.points, self.params, self.changes, self.statuses, self.artifacts = [], [], [], [], []
         self.deleted, self.restored = [], []
-        self.fails = {}
+        self.fails, self.unanswered = {}, None
         self.calls = 0
 
     def _may_fail(self):
@@ -43,6 +43,12 @@ class Recorder:
     def log_points(self, tracker_run, points):
         self._may_fail()
         self.points += [(tracker_run, point.metric, point.step) for point in points]
+        if self.unanswered:
+            raise self.unanswered
+
+    def last_step(self, tracker_run, metric):
+        self._may_fail()
+        return max((step for run, name, step in self.points if (run, name) == (tracker_run, metric)), default=-1)
 
     def log_artifacts(self, tracker_run, run):
         self._may_fail()
@@ -108,6 +114,40 @@ def test_steps_that_are_trained_again_are_not_sent_again(database, recorder):
     sending.send()
     assert [step for _, metric, step in recorder.points if metric == "loss"] == list(range(1, 11))
     assert [step for _, metric, step in recorder.points if metric == "eval_loss"] == [4, 8]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("how", [Killed(), OSError("the answer was lost")])
+def test_what_arrived_before_a_crash_could_note_it_is_not_sent_again(database, recorder, how):
+    """Also where the crash was everyone's: the steps are trained again, at another time and with other numbers."""
+    database.run(1, state="running")
+    database.points(1, "loss", range(1, 4))
+    database.points(1, "eval_loss", [3])
+    recorder.unanswered = how
+    with pytest.raises(type(how)):
+        sender(database, recorder).send()
+    assert [step for _, _, step in recorder.points] == [1, 2, 3]
+    recorder.unanswered = None
+    database.rewind(1, 1)
+    database.points(1, "loss", range(2, 5))
+    database.points(1, "eval_loss", [3])
+    sending = sender(database, recorder)
+    sending.send()
+    sending.send()
+    assert sorted(recorder.points) == [("t1", "eval_loss", 3)] + [("t1", "loss", step) for step in range(1, 5)]
+
+
+def test_what_did_not_arrive_before_a_crash_is_sent(database, recorder):
+    database.run(1, state="running")
+    database.points(1, "loss", range(1, 4))
+    recorder.fails = {2: Killed()}
+    with pytest.raises(Killed):
+        sender(database, recorder).send()
+    sender(database, recorder).send()
+    assert [step for _, _, step in recorder.points] == [1, 2, 3]
 
 
 def test_statuses_follow_a_run_that_is_stopped_resumed_and_interrupted(database, recorder):

@@ -1,0 +1,30 @@
+"""What a scheduler does first with an experiment that another one left: nothing of that one lives any more."""
+
+from __future__ import annotations
+
+import shutil
+
+from rftui.runs import DELETED, STOPPED
+from rftui.scheduler.board import Board
+from rftui.scheduler.turns import Turns
+
+
+def take_up(board: Board, turns: Turns) -> None:
+    """Every run stands where its newest whole checkpoint is, whatever the other scheduler was just doing."""
+    discard_deleted(board)
+    runs = [run for run in board.runs.values() if run.active or run.state == STOPPED]
+    for run in runs:
+        folder = board.experiment.run(run.id)
+        for unfinished in [*folder.checkpoints.glob(".step-*"), folder.path / ".final"]:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        turns.go_back(run, keep=run.state == STOPPED)
+    for run in runs:
+        if run.warm and not run.start_step and (run.active or run.state == STOPPED):
+            turns.pins.take_up(run)
+
+
+def discard_deleted(board: Board) -> None:
+    """Remove the files of deleted runs."""
+    for run in board.runs.values():
+        if run.state == DELETED:
+            shutil.rmtree(board.experiment.run(run.id).path, ignore_errors=True)
