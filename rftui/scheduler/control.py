@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from rftui.automl.generation import steps_apart
 from rftui.automl.spec import plain_value, run_name
 from rftui.automl.validate import clone_faults, sentence
 from rftui.messages import Command, Reply
@@ -70,7 +71,9 @@ class Control:
         if run.id in self._host.resident:
             self._host.halt(run, "stop")
             run.state = STOPPING
-            text = f"run {run.id} stops at its next step"
+            apart = steps_apart(run.algo, run.config.get("training_args") or {})
+            where = "its next step" if apart == 1 else f"the next end of a generation (every {apart} steps)"
+            text = f"run {run.id} stops at {where}"
         else:
             run.state, run.device = STOPPED, None
             self._host.pins.freed(run)

@@ -216,6 +216,7 @@ class Scheduler:
         self.server.forget_dead_viewers()
         if self.server.viewers:
             self._alone_since = time.monotonic()
+        self.turns.setbacks.look(self.turns.resident)
         self.board.estimate(len(self.workers.slots))
         for notice in self._tracking.notices():
             self.board.log(notice, None, "notice")

@@ -34,7 +34,8 @@ def reposition(board: Board, run: Run) -> None:
     run.chunk = run.chunk if step else 0  # else told again by `Begun`
     run.checkpoint, run.device = str(newest) if newest else None, None
     if final:
-        run.state, run.final, run.chunk, run.error = DONE, str(folder.final), run.chunks, None
+        run.state, run.final, run.error = DONE, str(folder.final), None
+        run.chunk = run.chunks if int(final["step"]) >= run.total_steps else run.chunk
         board.log(f"run {run.id} is done", run)
 
 

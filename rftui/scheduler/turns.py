@@ -16,6 +16,7 @@ from rftui.scheduler.board import Board
 from rftui.scheduler.pins import Pins
 from rftui.scheduler.policy import Move, choose
 from rftui.scheduler.position import reposition
+from rftui.scheduler.setbacks import Setbacks
 from rftui.scheduler.workers import Workers
 
 _LONG = 5.0
@@ -23,13 +24,14 @@ _LONG = 5.0
 
 
 class Turns:
-    """`resident`: run -> the worker that holds its state; `pins`: the warm clones that wait for weights. Turns are
-    given once `open`."""
+    """`resident`: run -> the worker that holds its state; `pins`: the warm clones that wait for weights; `setbacks`:
+    the runs that wait for room. Turns are given once `open`."""
 
     def __init__(self, board: Board, server: Server, workers: Workers) -> None:
         self.open = False
         self.resident: dict[int, str] = {}
         self.pins = Pins(board, server, self.fail)
+        self.setbacks = Setbacks(board, server)
         self._board = board
         self._server = server
         self._workers = workers
@@ -43,8 +45,13 @@ class Turns:
         """Give turns to idle workers."""
         if not self.open:
             return
+        self._give_room()
         devices = self._board.devices
-        idle = [name for name, device in devices.items() if device.state == "ready" and name not in self._turns]
+        idle = [
+            name
+            for name, device in devices.items()
+            if device.state == "ready" and name not in self._turns and name not in self.setbacks.making_room
+        ]
         if not idle:
             return
         moving = {run for run, why in self._halting.items() if why == "move"}
@@ -53,7 +60,7 @@ class Turns:
             self._board.runs.values(),
             idle,
             self.resident,
-            blocked=self.pins.waiting,
+            blocked=self.pins.waiting.keys() | self.setbacks.blocked,
             moving=moving,
             worth_moving=long,
         )
@@ -87,7 +94,11 @@ class Turns:
             case messages.Saved(_, _, path):
                 run.checkpoint = path
                 self._deaths.pop(run.id, None)
+                self.setbacks.saved(run)
                 self._board.touch(run, urgent=False)
+            case messages.Unsaved():
+                self.setbacks.unsaved(run, report)
+                self._end_turn(worker, run, report.seconds)
             case messages.Pinned(_, clones):
                 for clone in clones:
                     self.pins.told(self._board.runs[clone])
@@ -101,24 +112,44 @@ class Turns:
             case messages.Finished(_, step, final, path, seconds):
                 self._leave(worker, run, seconds)
                 if run.state != DELETED:
-                    run.state, run.final, run.chunk = DONE, final, run.chunks
-                    run.step, run.checkpoint = step, path
+                    run.state, run.final, run.step, run.checkpoint = DONE, final, step, path
+                    run.chunk = run.chunks if step >= run.total_steps else run.chunk
                     self._board.log(f"run {run.id} is done", run)
                 self.pins.freed(run)
-            case messages.Failed(_, error, _, seconds):
+            case messages.Failed(_, error, _, seconds, again):
                 self._leave(worker, run, seconds)
-                if run.state != DELETED:
-                    run.state, run.error = FAILED, error
-                    self._board.log(f"run {run.id} failed: {error}", run, "error")
-                self.pins.freed(run)
+                self._failed(run, worker, error, again)
+
+    def _failed(self, run: Run, worker: str, error: str, again: str) -> None:
+        if run.state != DELETED and self.setbacks.again(run, worker, again):
+            self.go_back(run, keep=run.state == STOPPING)
+            if again == "memory":
+                for other in [other for other, holder in self.resident.items() if holder == worker]:
+                    self.halt(self._board.runs[other], self._halting.get(other, "move"))
+        elif run.state != DELETED:
+            run.state, run.error = FAILED, error
+            if again == "memory":
+                run.error += "; clone it with half the batch and twice the accumulation"
+            self._board.log(f"run {run.id} failed: {run.error}", run, "error")
+        self.pins.freed(run)
+
+    def _give_room(self) -> None:
+        """Give a worker to the run for which it was cleared."""
+        for worker, number in list(self.setbacks.making_room.items()):
+            if worker not in self.resident.values() and self._board.devices[worker].state == "ready":
+                del self.setbacks.making_room[worker]
+                if self._board.runs[number].state == QUEUED:
+                    self._start(self._board.runs[number], worker)
 
     def lost(self, worker: str) -> None:
         """The worker died: its runs go back to their last committed checkpoints."""
+        self.setbacks.making_room.pop(worker, None)
         in_turn = self._turns.pop(worker, (0, 0))[0]
         self._board.devices[worker].run = None
         for number in [run for run, holder in self.resident.items() if holder == worker]:
             run = self._board.runs[number]
             del self.resident[number]
+            self.setbacks.over(run)
             self._halting.pop(number, None)
             self._deaths[number] += number == in_turn
             if run.state == DELETED:
@@ -183,6 +214,7 @@ class Turns:
     def _leave(self, worker: str, run: Run, seconds: float) -> None:
         self._end_turn(worker, run, seconds)
         self.resident.pop(run.id, None)
+        self.setbacks.over(run)
         self._halting.pop(run.id, None)
         run.device = None
 

@@ -32,6 +32,7 @@ class World:
         self.check_faults, self.check_notices, self.check_deaths = [], [], 0
         self.early_deaths = 0
         self.save_chunks, self.ignored = False, ()
+        self.set_backs, self.full = defaultdict(list), set()
         rate, token = (
             messages.Field("training_args.learning_rate", "float"),
             messages.Field("model_kwargs.token", "text"),
@@ -127,6 +128,11 @@ class FakeWorker(threading.Thread):
                     self.steps[run.id] = int(resume.rpartition("-")[2]) if resume else 0
                 self.training, self.turn_began = run.id, self.steps[run.id]
                 self.begun(run.id)
+            case messages.Retry(run):
+                if run in self.world.full:
+                    self.link.report(messages.Unsaved(run, "no space is left", 1, 0.0))
+                elif run in self.steps:
+                    self.save(run)
             case messages.Halt(run, save):
                 if run in self.steps:
                     self.free(run, save)
@@ -156,6 +162,10 @@ class FakeWorker(threading.Thread):
         if self.world.deaths[run, step]:
             self.world.deaths[run, step] -= 1
             raise Died
+        if self.world.set_backs[run, step]:
+            self.leave(run)
+            self.link.report(messages.Failed(run, "it broke", "", 0.1, self.world.set_backs[run, step].pop()))
+            return
         if error := self.world.failures.get((run, step)):
             self.leave(run)
             self.link.report(messages.Failed(run, error, "Traceback", 0.1))
@@ -171,9 +181,12 @@ class FakeWorker(threading.Thread):
         if step == self.world.chunks * self.world.per:
             self.finish(run)
         elif step % self.world.per == 0:
+            self.training = None
+            if run in self.world.full:
+                self.link.report(messages.Unsaved(run, "no space is left", 1, 0.1))
+                return
             if self.world.save_chunks:
                 self.save(run)
-            self.training = None
             self.link.report(messages.TurnEnded(run, step, chunk, float(chunk), 0.1))
 
     def finish(self, run):
