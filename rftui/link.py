@@ -30,6 +30,9 @@ from rftui.paths import ExperimentDir, write_private
 _BACKLOG = 5000
 """Messages a viewer may lag behind before its queue is dropped and it gets a fresh snapshot instead."""
 
+_LAST_WORDS = 2.0
+"""Seconds that a server that closes gives its viewers to take what was still sent to them."""
+
 _LOST = (EOFError, ConnectionError, FileNotFoundError, AuthenticationError)
 
 
@@ -41,8 +44,10 @@ class _Mailbox:
     """A queue that is taken from in batches; one that overflows is emptied and marked."""
 
     def __init__(self, limit: int = 0) -> None:
+        self.ended = threading.Event()  # whoever takes from here has got the closing None
         self._queue: queue.Queue[Any] = queue.Queue(limit)
         self._overflowed = False
+        self._closed = False
 
     def put(self, message: Any) -> None:
         try:
@@ -54,7 +59,10 @@ class _Mailbox:
 
     def take(self, timeout: float | None) -> tuple[list[Any], bool]:
         """What has come, after waiting up to `timeout` seconds for a first message, and whether some were dropped."""
-        messages = []
+        messages: list[Any] = []
+        if self._closed:
+            self.ended.set()
+            return messages, False
         try:
             messages.append(self._queue.get(timeout=timeout))
             while True:
@@ -62,6 +70,7 @@ class _Mailbox:
         except queue.Empty:
             pass
         lost, self._overflowed = self._overflowed, False
+        self._closed = None in messages
         return messages, lost
 
 
@@ -147,7 +156,14 @@ class Server:
                 self.drop_viewer(viewer)
 
     def close(self) -> None:
-        """Stop serving: every client's next call finds the link lost."""
+        """Stop serving, once every viewer has got its last messages: every client's next call finds the link lost."""
+        self.forget_dead_viewers()
+        viewers, self._viewers = list(self._viewers.values()), {}
+        for mailbox in [*viewers, *(mailbox for _, mailbox in self._workers.values())]:
+            mailbox.put(None)
+        until = time.monotonic() + _LAST_WORDS
+        for mailbox in viewers:
+            mailbox.ended.wait(max(0.0, until - time.monotonic()))
         self._server.stop_event.set()
         try:
             with socket.socket(socket.AF_UNIX) as knock:  # closing a socket does not wake who waits to accept from it
@@ -157,8 +173,6 @@ class Server:
         self._accepting.join()
         self._server.listener.close()
         self._experiment.link.unlink(missing_ok=True)
-        for mailbox in [*self._viewers.values(), *(mailbox for _, mailbox in self._workers.values())]:
-            mailbox.put(None)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
@@ -263,21 +277,27 @@ class Viewer:
         self._events = client.mailbox("viewer", self.name, 0)
         self._inbox = client.inbox()
         self._fresh = False
+        self._ended = False
         self._put(Attach(self.name))
 
     def poll(self, timeout: float) -> list[Any]:
-        """Snapshots, updates and replies, in order, after waiting up to `timeout` seconds. Raises LinkLost.
+        """Snapshots, updates and replies, in order, after waiting up to `timeout` seconds. Raises LinkLost, once
+        everything that was sent has been given.
 
         The first is a snapshot. After an overflow everything up to the next snapshot is left out.
         """
+        if self._ended:
+            raise LinkLost("the scheduler has ended")
         try:
             messages, dropped = _taken(self._events, timeout)
         except _LOST as error:
             raise LinkLost("the scheduler has ended") from error
-        if None in messages:
-            raise LinkLost("the scheduler has ended")
         if dropped:
             self._fresh = False
+        if None in messages:
+            messages.remove(None)
+            self._end()
+        elif dropped:
             self._put(Attach(self.name))
         kept = []
         for message in messages:
@@ -285,6 +305,14 @@ class Viewer:
             if self._fresh or not hasattr(message, "sequence"):
                 kept.append(message)
         return kept
+
+    def _end(self) -> None:
+        """Confirm that the last message has come: the server waits for it."""
+        self._ended = True
+        try:
+            _taken(self._events, 0)
+        except _LOST:
+            pass
 
     def send(self, command: Command) -> None:
         """Raises LinkLost."""

@@ -1,17 +1,19 @@
 """The link in one process: a server, a worker's end and a viewer's end."""
 
 import json
+import threading
 
 import pytest
 
 from rftui import link
 from rftui.link import LinkLost, Server, Viewer, WorkerLink
-from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Snapshot, Stepped, Update
+from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Update
 from rftui.paths import create
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "_LAST_WORDS", 0.0)  # most viewers here do not watch to the end
     server = Server(create(tmp_path, "e"))
     yield server
     server.close()
@@ -77,6 +79,36 @@ def test_commands_name_their_viewer_and_a_closed_server_is_lost(server):
     with pytest.raises(LinkLost):
         while True:
             viewer.poll(10)
+
+
+def test_what_was_sent_last_is_read_before_the_link_is_lost(server, monkeypatch):
+    monkeypatch.setattr(link, "_LAST_WORDS", 60.0)
+    viewer = Viewer(server._experiment)
+    server.inbox.get(timeout=10)
+    server.send(viewer.name, snapshot())
+    assert viewer.poll(10) == [snapshot()]
+    server.broadcast(Update(1))
+    server.send(viewer.name, Reply("1", True, "run 1 is stopped"))
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    messages = []
+    with pytest.raises(LinkLost):
+        while True:
+            messages += viewer.poll(10)
+    assert messages == [Update(1), Reply("1", True, "run 1 is stopped")]
+    closing.join(10)
+    assert not closing.is_alive(), "it waits no longer than until they are read"
+
+
+def test_what_came_in_one_batch_with_the_end_is_given(server):
+    viewer = Viewer(server._experiment)
+    server.inbox.get(timeout=10)
+    server.send(viewer.name, snapshot())
+    server.send(viewer.name, Update(1))
+    server.drop_viewer(viewer.name)
+    assert viewer.poll(10) == [snapshot(), Update(1)]
+    with pytest.raises(LinkLost):
+        viewer.poll(10)
 
 
 def test_a_wrong_key_is_refused_and_the_socket_is_private(server):
