@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rftui.faults import FAILED, Fault
-from rftui.messages import Attach, Command, Report, Snapshot
+from rftui.messages import Attach, Command, Report, Snapshot, Update
 from rftui.paths import ExperimentDir, write_private
 
 _BACKLOG = 5000
@@ -41,37 +41,44 @@ class LinkLost(Exception):
 
 
 class _Mailbox:
-    """A queue that is taken from in batches; one that overflows is emptied and marked."""
+    """A queue that is taken from in batches.
 
-    def __init__(self, limit: int = 0) -> None:
+    One with a limit drops its snapshots and updates when it overflows, and is marked: a fresh snapshot stands for them.
+    Whatever else is in it (the answers to commands) stays.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
         self.ended = threading.Event()  # whoever takes from here has got the closing None
-        self._queue: queue.Queue[Any] = queue.Queue(limit)
+        self._limit = limit
+        self._messages: list[Any] = []
+        self._arrived = threading.Condition()
         self._overflowed = False
         self._closed = False
 
     def put(self, message: Any) -> None:
-        try:
-            self._queue.put_nowait(message)
-        except queue.Full:
-            self._overflowed = True
-            with self._queue.mutex:
-                self._queue.queue.clear()
+        with self._arrived:
+            self._messages.append(message)
+            if self._limit and len(self._messages) > self._limit and _numbered(message):
+                self._overflowed = True
+                self._messages = [each for each in self._messages if not _numbered(each)]
+            self._arrived.notify()
 
     def take(self, timeout: float | None) -> tuple[list[Any], bool]:
         """What has come, after waiting up to `timeout` seconds for a first message, and whether some were dropped."""
-        messages: list[Any] = []
-        if self._closed:
-            self.ended.set()
-            return messages, False
-        try:
-            messages.append(self._queue.get(timeout=timeout))
-            while True:
-                messages.append(self._queue.get_nowait())
-        except queue.Empty:
-            pass
-        lost, self._overflowed = self._overflowed, False
-        self._closed = None in messages
-        return messages, lost
+        with self._arrived:
+            if self._closed:
+                self.ended.set()
+                return [], False
+            self._arrived.wait_for(lambda: self._messages or self._overflowed, timeout)
+            messages, self._messages = self._messages, []
+            lost, self._overflowed = self._overflowed, False
+            self._closed = None in messages
+            return messages, lost
+
+
+def _numbered(message: Any) -> bool:
+    """Whether it is part of the numbered sequence of a snapshot and its updates."""
+    return isinstance(message, (Snapshot, Update))
 
 
 class _Client(BaseManager):
@@ -302,7 +309,7 @@ class Viewer:
         kept = []
         for message in messages:
             self._fresh = self._fresh or isinstance(message, Snapshot)
-            if self._fresh or not hasattr(message, "sequence"):
+            if self._fresh or not _numbered(message):
                 kept.append(message)
         return kept
 

@@ -70,6 +70,18 @@ def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
     assert messages == [snapshot(26), Update(27)]
 
 
+def test_a_viewer_that_lags_gets_the_answer_to_each_of_its_commands(server, monkeypatch):
+    monkeypatch.setattr(link, "_BACKLOG", 10)
+    viewer = Viewer(server._experiment)
+    server.inbox.get(timeout=10)
+    replies = [Reply(str(number), True, "done") for number in range(30)]
+    for number, reply in enumerate(replies):
+        server.send(viewer.name, reply)
+        server.broadcast(Update(number))
+    assert viewer.poll(10) == replies
+    assert server.inbox.get(timeout=10) == Attach(viewer.name)
+
+
 def test_commands_name_their_viewer_and_a_closed_server_is_lost(server):
     viewer = Viewer(server._experiment)
     server.inbox.get(timeout=10)
