@@ -43,8 +43,8 @@ class LinkLost(Exception):
 class _Mailbox:
     """A queue that is taken from in batches.
 
-    One with a limit drops its snapshots and updates when it overflows, and is marked: a fresh snapshot stands for them.
-    Whatever else is in it (the answers to commands) stays.
+    One with a limit drops its snapshots and updates when it overflows, and is marked: a fresh snapshot stands for
+    them. Whatever else is in it (the answers to commands) stays.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -283,6 +283,7 @@ class Viewer:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._events = client.mailbox("viewer", self.name, 0)
         self._inbox = client.inbox()
+        self.answered = False  # whether a first snapshot has come
         self._fresh = False
         self._ended = False
         self._put(Attach(self.name))
@@ -309,6 +310,7 @@ class Viewer:
         kept = []
         for message in messages:
             self._fresh = self._fresh or isinstance(message, Snapshot)
+            self.answered |= self._fresh
             if self._fresh or not _numbered(message):
                 kept.append(message)
         return kept
@@ -341,7 +343,7 @@ class Viewer:
 
 
 class Launch:
-    """A scheduler that is coming up, or that runs already: `poll` until it gives a viewer."""
+    """A scheduler that is coming up, or that runs already: `poll` until it gives a viewer, or until it has ended."""
 
     def __init__(
         self,
@@ -356,25 +358,40 @@ class Launch:
         self._process = process
         self._rendezvous = rendezvous
         self._experiment = experiment
+        self._viewer: Viewer | None = None
+
+    @property
+    def experiment(self) -> ExperimentDir | None:
+        """Which experiment it holds, once it has said so."""
+        if self._experiment is None and self._rendezvous and self._rendezvous.exists():
+            self._experiment = ExperimentDir(Path(json.loads(self._rendezvous.read_text())["experiment"]))
+        return self._experiment
 
     @property
     def exit_status(self) -> int | None:
-        """How the process that was started ended; None while it lives, or where it was attached to."""
-        return self._process.poll() if self._process else None
+        """How the process that was started ended, or FAILED where that which was attached to did; None while it
+        lives."""
+        if self._process:
+            return self._process.poll()
+        return None if self._experiment and self._experiment.alive() else FAILED
+
+    @property
+    def served(self) -> bool:
+        """Whether a viewer was shown anything."""
+        return self._viewer is not None and self._viewer.answered
 
     def poll(self) -> Viewer | None:
         """A viewer once the scheduler serves. Does not wait."""
-        if self._experiment is None and self._rendezvous and self._rendezvous.exists():
-            self._experiment = ExperimentDir(Path(json.loads(self._rendezvous.read_text())["experiment"]))
-        if self._experiment is None:
+        if self.experiment is None:
             return None
         try:
-            return Viewer(self._experiment)
+            self._viewer = Viewer(self.experiment)
         except LinkLost:
             return None
+        return self._viewer
 
-    def tail(self, lines: int) -> list[str]:
-        """The last lines of what the started process wrote."""
+    def tail(self, lines: int = 0) -> list[str]:
+        """The last lines of what the started process wrote; 0: all of them."""
         if self.log is None or not self.log.exists():
             return []
         return self.log.read_text(errors="replace").splitlines()[-lines:]
@@ -388,7 +405,7 @@ class Launch:
             if viewer:
                 return viewer
             if ended:
-                raise Fault(f"{self.title}: " + ("".join(self.tail(1)) or "it ended"), code=FAILED)
+                raise Fault(f"{self.title}: " + ("".join(self.tail(1)) or "its scheduler has ended"), code=FAILED)
             time.sleep(0.05)
         raise Fault(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
 

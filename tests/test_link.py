@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from rftui import link
+from rftui.faults import FAILED, Fault
 from rftui.link import LinkLost, Server, Viewer, WorkerLink
 from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Update
 from rftui.paths import create
@@ -121,6 +122,23 @@ def test_what_came_in_one_batch_with_the_end_is_given(server):
     assert viewer.poll(10) == [snapshot(), Update(1)]
     with pytest.raises(LinkLost):
         viewer.poll(10)
+
+
+def test_what_was_attached_to_ends_with_its_scheduler(server):
+    lock = server._experiment.lock()
+    launch = link.attach(server._experiment)
+    viewer = launch.poll()
+    assert viewer and launch.exit_status is None and not launch.served
+    server.inbox.get(timeout=10)
+    server.send(viewer.name, snapshot())
+    viewer.poll(10)
+    assert launch.served
+    server.close()
+    assert launch.poll() is None and launch.exit_status is None, "it may still have something to do"
+    lock.close()
+    assert launch.exit_status == FAILED
+    with pytest.raises(Fault, match="its scheduler has ended"):
+        link.attach(server._experiment).wait(60)
 
 
 def test_a_wrong_key_is_refused_and_the_socket_is_private(server):

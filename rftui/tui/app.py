@@ -117,6 +117,9 @@ class RftuiApp(App[int]):
                     if messages := viewer.poll(0.5):
                         self.call_later(self._receive, messages)
             except LinkLost:
+                if not viewer.answered:  # it was just ending; how is for the launch to say
+                    self.ops.viewer = None
+                    continue
                 self.call_later(self.link_lost)
             return
 

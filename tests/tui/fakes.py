@@ -90,6 +90,7 @@ class FakeViewer:
     def __init__(self) -> None:
         self.sent: list[Command] = []
         self.closed = False
+        self.answered = False
         self._coming: queue.Queue[object] = queue.Queue()
         self._lost = False
         self._given = self._taken = self._handled = 0
@@ -116,10 +117,11 @@ class FakeViewer:
         try:
             batch = self._coming.get(timeout=timeout)
         except queue.Empty:
-            return []
+            batch = None if self._lost else []
         if batch is None:
             raise LinkLost("the scheduler has ended")
         self._taken += 1
+        self.answered |= any(isinstance(message, Snapshot) for message in batch)  # type: ignore[attr-defined]
         return batch  # type: ignore[return-value]
 
     def send(self, command: Command) -> None:

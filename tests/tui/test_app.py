@@ -58,6 +58,16 @@ async def test_a_script_that_dies_before_it_serves_ends_the_viewer_with_its_exit
     assert shown.app.return_value == 3
 
 
+async def test_a_scheduler_that_ends_before_its_first_word_ends_the_viewer(show):
+    async with show(None) as shown:
+        shown.viewer.lose()
+        shown.launch.viewer = shown.viewer
+        await shown.until(lambda: shown.viewer._coming.empty(), "the viewer is polled")
+        shown.launch.viewer, shown.launch.exit_status = None, 1
+        await shown.until(lambda: shown.app._exit)
+    assert shown.app.return_value == 1
+
+
 def test_what_is_left_on_the_terminal(monkeypatch, capsys):
     monkeypatch.setattr(RftuiApp, "run", lambda self: App.run(self, headless=True))
     dies = FakeLaunch()
