@@ -12,6 +12,7 @@ import os
 import queue
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,9 @@ _BACKLOG = 5000
 
 _LAST_WORDS = 2.0
 """Seconds that a server that closes gives its viewers to take what was still sent to them."""
+
+_PATIENCE = 5.0
+"""Seconds that a script gets to end by itself before it is killed."""
 
 _LOST = (EOFError, ConnectionError, FileNotFoundError, AuthenticationError)
 
@@ -389,6 +393,25 @@ class Launch:
         except LinkLost:
             return None
         return self._viewer
+
+    @property
+    def started(self) -> bool:
+        """Whether the process was started for this viewer: it may be ended with it."""
+        return self._process is not None
+
+    def end(self) -> None:
+        """End what was started, and whatever that started in its session; what serves already, as Ctrl-C does: at
+        the next step, resumable."""
+        assert self._process
+        try:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            if self.experiment is None:
+                self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        except ProcessLookupError:
+            pass  # it has ended by itself
 
     def tail(self, lines: int = 0) -> list[str]:
         """The last lines of what the started process wrote; 0: all of them."""

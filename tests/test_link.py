@@ -1,8 +1,11 @@
 """The link in one process: a server, a worker's end and a viewer's end."""
 
 import json
+import signal
 import threading
+import time
 
+import psutil
 import pytest
 
 from rftui import link
@@ -139,6 +142,31 @@ def test_what_was_attached_to_ends_with_its_scheduler(server):
     assert launch.exit_status == FAILED
     with pytest.raises(Fault, match="its scheduler has ended"):
         link.attach(server._experiment).wait(60)
+
+
+TREE = """
+import signal, subprocess, sys
+{}
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+child.wait()
+"""
+"""A script that has started a process of its own."""
+
+
+@pytest.mark.parametrize("deaf", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_a_script_that_is_ended_takes_its_children_along(tmp_path, monkeypatch, deaf):
+    monkeypatch.setattr(link, "_PATIENCE", 0.5)
+    launch = link.spawn(["-c", TREE.format(deaf)], tmp_path, title="script.py")
+    until = time.monotonic() + 60
+    while not launch.tail():
+        assert time.monotonic() < until and launch.exit_status is None
+    child = psutil.Process(int(launch.tail()[0]))
+    launch.end()
+    assert launch.exit_status in (-signal.SIGTERM, -signal.SIGKILL)
+    psutil.wait_procs([child], 60)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    launch.end()
 
 
 def test_a_wrong_key_is_refused_and_the_socket_is_private(server):

@@ -107,7 +107,8 @@ def _viewer(arguments: argparse.Namespace) -> Callable[[link.Launch], int]:
 def _watched(view: Callable[[link.Launch], int], launch: link.Launch) -> int:
     """The exit code of a viewer of what was started; why, on stderr, where that ended before it could be shown."""
     code = view(launch)
-    return code if launch.served or launch.exit_status is None else _explained(launch)
+    left = launch.served or launch.exit_status is None or code == INTERRUPTED
+    return code if left else _explained(launch)
 
 
 def _plain(argv: list[str], title: str, arguments: argparse.Namespace) -> int:

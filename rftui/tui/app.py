@@ -53,7 +53,7 @@ class RftuiApp(App[int]):
         super().__init__(ansi_color=True)
         self.board = Board()
         self.ops = Ops(self, readonly=readonly, ascii=ascii)
-        self._launch = launch
+        self.launch = launch
         self._readonly = readonly
         self._ascii = ascii
         self._change = Change()
@@ -102,13 +102,13 @@ class RftuiApp(App[int]):
     def _follow(self) -> None:
         """Take messages from the link, in a thread that touches no widget and waits for none."""
         while not self._gone.is_set():
-            status = self._launch.exit_status
-            viewer = self._launch.poll()
+            status = self.launch.exit_status
+            viewer = self.launch.poll()
             if viewer is None:
                 if status is not None:
                     self.call_later(self.exit, status)
                     return
-                self.call_later(self._show_launch, self._launch.tail(8))
+                self.call_later(self._show_launch, self.launch.tail(8))
                 self._gone.wait(0.1)
                 continue
             self.ops.viewer = viewer
@@ -158,7 +158,7 @@ class RftuiApp(App[int]):
 
     def _show_launch(self, tail: list[str]) -> None:
         if self.board.experiment is None:
-            text = Text(f"{self._launch.title}: waiting for the script ({time.monotonic() - self._began:.0f} s)\n\n")
+            text = Text(f"{self.launch.title}: waiting for the script ({time.monotonic() - self._began:.0f} s)\n\n")
             text.append("\n".join(map(clean, tail)) or "it has written nothing yet", style="dim")
             self._tail.update(text)
 
@@ -187,7 +187,7 @@ class RftuiApp(App[int]):
 
     def _paint_lines(self) -> None:
         lines, width = self._lines, self._room.width
-        lines["status"].show(status(self.board, self._launch.title, width, ascii=self._ascii))
+        lines["status"].show(status(self.board, self.launch.title, width, ascii=self._ascii))
         lines["devices"].show(devices(self.board, ascii=self._ascii))
         lines["footer"].show(footer(self.run_at_cursor, self._room, readonly=self._readonly))
 
@@ -297,6 +297,8 @@ def run(launch: Launch, *, readonly: bool = False, ascii: bool = False) -> int:
     """
     app = RftuiApp(launch, readonly=readonly, ascii=ascii)
     code = app.run()
+    if app.ops.ended:
+        launch.end()
     for line in app.ops.last_words(launch):
         encoding = sys.stdout.encoding or "ascii"
         print(line.encode(encoding, "replace").decode(encoding))

@@ -26,12 +26,14 @@ class Ops:
     """Whatever is refused is said on the message line, with its reason.
 
     `viewer` is None until the scheduler serves. `leaving` is the exit code once the scheduler was told to end.
+    `ended`: the user left before the script served, and it is to be ended.
     """
 
     def __init__(self, app: RftuiApp, *, readonly: bool, ascii: bool) -> None:
         self.viewer: Viewer | None = None
         self.lost = False
         self.leaving: int | None = None
+        self.ended = False
         self._app = app
         self._board = app.board
         self._readonly = readonly
@@ -91,16 +93,21 @@ class Ops:
 
     def last_words(self, launch: Launch) -> list[str]:
         """What the terminal shows when the viewer has left it."""
+        if self.ended:
+            return [f"{launch.title} was ended before it began to train; its output is in {launch.log}"]
         if self.viewer is None and launch.exit_status is None:
-            return [f"{launch.title} goes on; rftui ls names its experiment, its output is in {launch.log}"]
+            output = f"; its output is in {launch.log}" if launch.log else ""
+            return [f"{launch.title} goes on; rftui ls names its experiment{output}"]
         return self._board.faults or summary(self._board)
 
     def quit(self) -> None:
         """At once where nothing trains any more or by this viewer's leave; else ask."""
         if self.leaving is not None:
             self._app.exit(self.leaving)
+        elif self.viewer is None and self._app.launch.started:
+            self._end_script()
         elif self.viewer is None:
-            self._app.exit(INTERRUPTED)
+            self._app.exit(DONE)
         elif self.lost:
             self._app.exit(self._code)
         elif self._readonly:
@@ -110,6 +117,20 @@ class Ops:
             self._app.push_screen(QuitScreen(self._board.active, name, ascii=self._ascii), self._answered)
         else:
             self._end("finish", self._code, "the scheduler ends; q leaves without waiting")
+
+    def _end_script(self) -> None:
+        """Nobody would see what becomes of a script that has not begun to train: it ends with its viewer."""
+        title = self._app.launch.title
+        text = f"{title} has not begun to train. If you leave now, it is ended, and nothing is kept."
+
+        def answered(yes: bool | None) -> None:
+            if yes and self.viewer:
+                self.quit()  # it has begun meanwhile: the question is another one
+            elif yes:
+                self.ended = True
+                self._app.exit(INTERRUPTED)
+
+        self._app.push_screen(ConfirmScreen(f"End {title}?", text, "End it and leave", ascii=self._ascii), answered)
 
     def _answered(self, answer: str | None) -> None:
         if answer == "leave":

@@ -117,7 +117,9 @@ class FakeViewer:
         try:
             batch = self._coming.get(timeout=timeout)
         except queue.Empty:
-            batch = None if self._lost else []
+            if not self._lost:
+                return []
+            batch = None
         if batch is None:
             raise LinkLost("the scheduler has ended")
         self._taken += 1
@@ -143,6 +145,11 @@ class FakeLaunch:
         self.log = None
         self.lines: list[str] = []
         self.exit_status: int | None = None
+        self.started = True
+        self.ended = False
+
+    def end(self) -> None:
+        self.ended = True
 
     def poll(self) -> FakeViewer | None:
         return self.viewer
