@@ -218,12 +218,42 @@ def test_the_bare_command_lets_one_pick(terminal, make, monkeypatch, capsys, ans
 
 
 @pytest.mark.parametrize(("term", "there"), [("xterm-256color", True), ("foo", True), ("dumb", False), ("", False)])
-def test_what_counts_as_a_terminal(term, there):
+def test_what_counts_as_a_terminal(on_a_terminal, term, there):
+    assert on_a_terminal(TERM=term) == there
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_no_screen_is_drawn_into_a_file(on_a_terminal, stream):
+    with open(os.devnull, "r+") as elsewhere:
+        assert not on_a_terminal(**{stream: elsewhere})
+
+
+@pytest.fixture
+def on_a_terminal():
+    """What `has_terminal` says on a terminal, but for a stream or a variable that is given."""
     master, slave = pty.openpty()
-    code = "from rftui.commands.text import has_terminal; import sys; sys.exit(has_terminal())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": term}
-    )
+
+    def ask(TERM="xterm-256color", **streams):
+        code = "from rftui.commands.text import has_terminal; import sys; sys.exit(has_terminal())"
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave, **streams}
+        return bool(
+            subprocess.run([sys.executable, "-c", code], env=os.environ | {"TERM": TERM}, **streams).returncode
+        )
+
+    yield ask
     os.close(master)
     os.close(slave)
-    assert done.returncode == there
+
+
+def test_with_stderr_in_a_file_the_lines_are_plain(script, tmp_path):
+    """As in `rftui run script.py 2>errors.txt`: Textual would draw into the file."""
+    path = script("print('a plain line')")
+    master, slave = pty.openpty()
+    with (tmp_path / "errors.txt").open("w") as errors:
+        command = [sys.executable, "-m", "rftui.cli", "run", path]
+        done = subprocess.run(command, stdin=slave, stdout=slave, stderr=errors, timeout=120)
+    assert os.read(master, 65536) == b"a plain line\r\n"
+    os.close(master)
+    os.close(slave)
+    said = (tmp_path / "errors.txt").read_text()
+    assert done.returncode == 2 and said.startswith("rftui: script.py trained nothing") and "\x1b" not in said
