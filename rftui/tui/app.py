@@ -15,7 +15,7 @@ os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
 
 from rich.text import Text
 from textual import events, work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
@@ -25,6 +25,7 @@ from rftui.messages import Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
 from rftui.tui.board import Board, Change, clean
+from rftui.tui.keys import Entry, KeysInOrder
 from rftui.tui.ops import Ops
 from rftui.tui.plain import AsciiFilter
 from rftui.tui.screens.detail import DetailScreen, log_tail
@@ -38,7 +39,11 @@ _PAINT = 0.25  # seconds between two paintings of rows whose numbers changed
 _DRAW = 0.5  # seconds between two drawings of the plot
 
 
-class RftuiApp(App[int]):
+class FilterBox(Entry):
+    BINDINGS: ClassVar[list[Any]] = [Binding("enter", "app.keep_filter")]
+
+
+class RftuiApp(KeysInOrder):
     """`launch` gives the link once the scheduler serves; until then the app shows what is being waited for."""
 
     CSS_PATH = "app.tcss"
@@ -71,7 +76,7 @@ class RftuiApp(App[int]):
         self._lower = Lower(self.board, self._plot, self._events)
         self._lines = {name: Line(name, ascii=self._ascii) for name in ("status", "devices", "message", "footer")}
         self._tail = Static("", id="launch", markup=False)
-        self._box = Input(placeholder="filter runs; enter keeps it, esc clears it", id="filter", compact=True)
+        self._box = FilterBox(id="filter", placeholder="filter runs; enter keeps it, esc clears it")
         yield from (self._lines["status"], self._tail, self.table, self._lower, self._box)
         yield from (self._lines[name] for name in ("devices", "message", "footer"))
 
@@ -235,7 +240,7 @@ class RftuiApp(App[int]):
         self.board.marked = set()
         self.board.set_filter("")
         self._box.value, self._box.display = "", False
-        self.table.focus()
+        self.screen.set_focus(self.table)
         self._rearrange()
 
     def action_metric(self, step: int) -> None:
@@ -257,17 +262,18 @@ class RftuiApp(App[int]):
 
     def action_filter(self) -> None:
         self._box.display = True
-        self._box.focus()
+        self.screen.set_focus(self._box)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter":
             self.board.set_filter(event.value)
             self._rearrange()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        if event.input.id == "filter":
-            event.input.display = False
-            self.table.focus()
+    def action_keep_filter(self) -> None:
+        self.board.set_filter(self._box.value)
+        self._rearrange()
+        self._box.display = False
+        self.screen.set_focus(self.table)
 
     def action_panel(self, panel: str) -> None:
         self._lower.toggle(panel)
