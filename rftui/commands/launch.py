@@ -101,7 +101,8 @@ def _viewer(arguments: argparse.Namespace) -> Callable[[link.Launch], int]:
     """The terminal UI; loaded before anything is started for it."""
     from rftui.tui import app
 
-    return partial(app.run, readonly=arguments.readonly, ascii=arguments.ascii)
+    again = partial(reopen, devices=arguments.devices)
+    return partial(app.run, readonly=arguments.readonly, ascii=arguments.ascii, reopen=again)
 
 
 def _watched(view: Callable[[link.Launch], int], launch: link.Launch) -> int:

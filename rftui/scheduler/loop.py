@@ -329,8 +329,13 @@ class Scheduler:
         until = time.monotonic() + _LAST_SENDS
         while not self._tracking.close(0.2) and time.monotonic() < until:
             while not self.server.inbox.empty():
-                if isinstance(self.server.inbox.get(), signal.Signals):
-                    return
+                match message := self.server.inbox.get():
+                    case signal.Signals():
+                        return
+                    case messages.Attach() | messages.Command(op="leave"):
+                        self._receive(message)
+                    case messages.Command():
+                        self.server.send(message.viewer, self.control.too_late(message))
 
     # ------------------------------------------------------------ signals
 

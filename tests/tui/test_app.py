@@ -421,7 +421,7 @@ async def test_an_op_that_finds_the_link_lost(show):
     async with show() as shown:
         shown.viewer._lost = True
         await shown.press("s")
-        assert "the scheduler has ended" in shown.message() and "stopping" not in shown.row(1)
+        await shown.until(lambda: "the scheduler has ended" in shown.message() and "stopping" not in shown.row(1))
 
 
 # ---------------------------------------------------------------- --readonly, --ascii
