@@ -139,7 +139,8 @@ def _explained(launch: link.Launch) -> int:
     """The exit code of a scheduler that has ended; why, on stderr, where it says nothing itself."""
     status, title, experiment = launch.exit_status, launch.title, launch.experiment
     assert status is not None
-    runs = listing.view(experiment).runs if experiment else []
+    kept = experiment is not None and experiment.db.is_file()  # faults leave no experiment
+    runs = listing.view(experiment).runs if experiment and kept else []
     if status in (-signal.SIGINT, -signal.SIGTERM):
         status = INTERRUPTED
     if status == 0:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rftui import messages
-from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
+from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
 from rftui.link import Server
 from rftui.paths import ExperimentDir, newest_checkpoint
 from rftui.runs import DELETED, STOPPED, STOPPING, Run
@@ -26,6 +26,7 @@ from rftui.scheduler.headless import Printer
 from rftui.scheduler.store import Store
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.workers import Workers
+from rftui.tracking.outbox import Outbox
 from rftui.tracking.outbox import start as start_tracking
 
 _HOUSEKEEPING = 2.0
@@ -47,8 +48,8 @@ def run(
 ) -> int:
     """Train the runs of `fit` that are to be trained (None: of all fits, taken up again), and serve viewers.
 
-    Returns an exit code: 0 all done, 1 a run failed, 2 faults were found before any started, 130 interrupted and
-    resumable. Raises Fault where another scheduler has the experiment, or no worker can be started.
+    Returns an exit code: 0 all done, 1 a run failed, 130 interrupted and resumable. Raises Fault where faults were
+    found before any started, where another scheduler has the experiment, or where no worker can be started.
     """
     lock = experiment.lock()
     if lock is None:
@@ -80,7 +81,7 @@ class Scheduler:
         self._fit = fit
         self._viewer = viewer
         self._printer = Printer(self.board)
-        self._tracking = start_tracking(experiment)
+        self._tracking: Outbox | None = None  # once there is something to track
         self._faults: list[str] = []
         self._broken = ""  # why no worker can be started
         self._early_deaths: Counter[str] = Counter()
@@ -161,8 +162,9 @@ class Scheduler:
 
     def _flush(self) -> None:
         self.board.flush()
-        self._tracking.wake()
-        if not self._viewer:
+        if self._tracking:
+            self._tracking.wake()
+        if not (self._viewer or self._faults):
             self._printer.print()
 
     def _receive(self, message: Any) -> None:
@@ -237,6 +239,7 @@ class Scheduler:
 
     def _open_turns(self) -> None:
         self.turns.open = True
+        self._tracking = self._tracking or start_tracking(self.experiment)
         self.board.set_info("running")
 
     def _gone(self, worker: str, status: int) -> None:
@@ -275,7 +278,7 @@ class Scheduler:
         if self.server.viewers:
             self._alone_since = time.monotonic()
         self.board.estimate(len(self.workers.slots))
-        for notice in self._tracking.notices():
+        for notice in self._tracking.notices() if self._tracking else ():
             self.board.log(notice, None, "notice")
 
     def _look_at_the_end(self) -> None:
@@ -310,15 +313,15 @@ class Scheduler:
             self.turns.park()
         self.board.set_info("interrupted" if left else "done")
         self._flush()
-        if not self._viewer:
-            self._printer.summary(self._faults)
+        if not (self._viewer or self._faults):
+            self._printer.summary()
         self._let_tracking_end()
         self.store.close()
         self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
         if self._broken:
             raise Fault(self._broken, code=FAILED)
         if self._faults:
-            return USAGE
+            raise Fault(*self._faults)
         if left:
             return INTERRUPTED
         ended = [run for run in self.board.runs.values() if run.state in (RUN_DONE, RUN_FAILED)]
@@ -327,7 +330,7 @@ class Scheduler:
     def _let_tracking_end(self) -> None:
         """Wait until all is sent, unless Ctrl-C says not to: the tracking process then goes on by itself."""
         until = time.monotonic() + _LAST_SENDS
-        while not self._tracking.close(0.2) and time.monotonic() < until:
+        while self._tracking and not self._tracking.close(0.2) and time.monotonic() < until:
             while not self.server.inbox.empty():
                 match message := self.server.inbox.get():
                     case signal.Signals():

@@ -299,6 +299,8 @@ def run(launch: Launch, *, readonly: bool = False, ascii: bool = False, reopen: 
     code = app.run()
     if app.ops.ended:
         launch.end()
+    for line in app.board.faults:
+        print(f"rftui: {clean(line)}", file=sys.stderr)
     for line in app.ops.last_words(launch):
         encoding = sys.stdout.encoding or "ascii"
         print(line.encode(encoding, "replace").decode(encoding))

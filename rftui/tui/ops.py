@@ -136,14 +136,14 @@ class Ops:
     # ------------------------------------------------------------ leaving
 
     def last_words(self, launch: Launch) -> list[str]:
-        """What the terminal shows when the viewer has left it."""
+        """What the terminal shows when the viewer has left it, but for faults."""
         if self.ended:
             return [f"{launch.title} was ended before it began to train; its output is in {launch.log}"]
         if self._board.experiment is None and launch.exit_status is None:
             output = f"; its output is in {launch.log}" if launch.log else ""
             return [f"{launch.title} goes on; rftui ls names its experiment{output}"]
         late = [f"not done: {command.op} of run {run.id} {clean(run.name)}" for command, run in self._late]
-        return self._board.faults or summary(self._board) + late
+        return [] if self._board.faults else summary(self._board) + late
 
     def quit(self) -> None:
         """At once where nothing trains any more or by this viewer's leave; else ask."""

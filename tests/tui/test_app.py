@@ -110,6 +110,14 @@ def test_what_is_left_on_the_terminal(monkeypatch, capsys):
     assert app_module.run(dies) == 3
     assert capsys.readouterr().out == ""
 
+    faulty = FakeViewer()
+    error = Event(1, NOW, "no such module \x1b[2J", 1, "error")
+    faulty.give(snapshot([made(1, "queued", step=0, name="a")], state="interrupted", events=[error]))
+    faulty.lose()
+    assert app_module.run(FakeLaunch(faulty)) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "rftui: run 1 a: no such module  [2J\n")
+
     ended = FakeViewer()
     ended.give(snapshot([made(1, "done", name="[/b é"), made(2, "failed")], state="done"))
     monkeypatch.setattr(RftuiApp, "link_lost", lambda self: self.exit(1))

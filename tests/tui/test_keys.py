@@ -135,10 +135,10 @@ async def test_control_c_asks_as_q_does(show):
 async def test_faults_before_the_first_step_end_the_viewer_and_are_told(show):
     first = snapshot([made(1, "queued", step=0), made(2, "queued", step=0)], state="loading", events=[])
     async with show(first) as shown:
-        await shown.give(Update(11, events=[Event(9, NOW, "run 2: learning_rate must be a number", 2, "error")]))
+        await shown.give(Update(11, events=[Event(9, NOW, "lr must be a number", 2, "error")]))
         shown.viewer.lose()
         await shown.until(lambda: shown.app.return_value == USAGE)
-        assert shown.app.board.faults == ["run 2: learning_rate must be a number"]
+        assert shown.app.board.faults == ["run 2 sft-lr0.0002-r16: lr must be a number"]
 
 
 async def test_only_changed_cells_are_drawn_anew(show, monkeypatch):
