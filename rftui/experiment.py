@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sys
 import threading
 import time
@@ -107,6 +108,25 @@ class Experiment:
         self.end()
 
     def _train(self, fit: _Fit) -> list[Run]:
+        from rftui.scheduler.store import Store
+
+        created = self._directory is None
+        try:
+            number, code = self._schedule(fit)
+        except Fault as fault:
+            if fault.code == USAGE and created and self._directory:
+                # Nothing was ever trained in it: the next try may have the name.
+                shutil.rmtree(self._directory.path, ignore_errors=True)
+                self._directory = None
+            raise
+        if code == INTERRUPTED:
+            raise Fault(f"interrupted; `rftui open {self.name}` takes it up again", code=INTERRUPTED)
+        assert self._directory
+        return [run for run in Store.read(self._directory.db).runs() if run.fit == number]
+
+    def _schedule(self, fit: _Fit) -> tuple[int, int]:
+        """Write the fit down, making the experiment where it is the first one, and train it: its number, and the
+        scheduler's exit code."""
         from rftui.scheduler import loop
         from rftui.scheduler.store import Store
 
@@ -131,11 +151,7 @@ class Experiment:
             devices=_environment.get("RFTUI_DEVICES", "auto"),
             viewer=_environment.get("RFTUI_VIEWER") == "1",
         )
-        if code == INTERRUPTED:
-            raise Fault(f"interrupted; `rftui open {self.name}` takes it up again", code=INTERRUPTED)
-        if code == USAGE:
-            raise Fault("nothing was trained: mend the configs' faults and run the script again")
-        return [run for run in Store.read(self._directory.db).runs() if run.fit == number]
+        return number, code
 
 
 class _Fit:

@@ -12,6 +12,7 @@ import os
 import queue
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,11 +25,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rftui.faults import FAILED, Fault
-from rftui.messages import Attach, Command, Report, Snapshot
+from rftui.messages import Attach, Command, Report, Snapshot, Update
 from rftui.paths import ExperimentDir, write_private
 
 _BACKLOG = 5000
 """Messages a viewer may lag behind before its queue is dropped and it gets a fresh snapshot instead."""
+
+_LAST_WORDS = 2.0
+"""Seconds that a server that closes gives its viewers to take what was still sent to them."""
+
+_PATIENCE = 5.0
+"""Seconds that a script gets to end by itself before it is killed."""
 
 _LOST = (EOFError, ConnectionError, FileNotFoundError, AuthenticationError)
 
@@ -38,31 +45,44 @@ class LinkLost(Exception):
 
 
 class _Mailbox:
-    """A queue that is taken from in batches; one that overflows is emptied and marked."""
+    """A queue that is taken from in batches.
 
-    def __init__(self, limit: int = 0) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue(limit)
+    One with a limit drops its snapshots and updates when it overflows, and is marked: a fresh snapshot stands for
+    them. Whatever else is in it (the answers to commands) stays.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.ended = threading.Event()  # whoever takes from here has got the closing None
+        self._limit = limit
+        self._messages: list[Any] = []
+        self._arrived = threading.Condition()
         self._overflowed = False
+        self._closed = False
 
     def put(self, message: Any) -> None:
-        try:
-            self._queue.put_nowait(message)
-        except queue.Full:
-            self._overflowed = True
-            with self._queue.mutex:
-                self._queue.queue.clear()
+        with self._arrived:
+            self._messages.append(message)
+            if self._limit and len(self._messages) > self._limit and _numbered(message):
+                self._overflowed = True
+                self._messages = [each for each in self._messages if not _numbered(each)]
+            self._arrived.notify()
 
     def take(self, timeout: float | None) -> tuple[list[Any], bool]:
         """What has come, after waiting up to `timeout` seconds for a first message, and whether some were dropped."""
-        messages = []
-        try:
-            messages.append(self._queue.get(timeout=timeout))
-            while True:
-                messages.append(self._queue.get_nowait())
-        except queue.Empty:
-            pass
-        lost, self._overflowed = self._overflowed, False
-        return messages, lost
+        with self._arrived:
+            if self._closed:
+                self.ended.set()
+                return [], False
+            self._arrived.wait_for(lambda: self._messages or self._overflowed, timeout)
+            messages, self._messages = self._messages, []
+            lost, self._overflowed = self._overflowed, False
+            self._closed = None in messages
+            return messages, lost
+
+
+def _numbered(message: Any) -> bool:
+    """Whether it is part of the numbered sequence of a snapshot and its updates."""
+    return isinstance(message, (Snapshot, Update))
 
 
 class _Client(BaseManager):
@@ -146,7 +166,14 @@ class Server:
                 self.drop_viewer(viewer)
 
     def close(self) -> None:
-        """Stop serving: every client's next call finds the link lost."""
+        """Stop serving, once every viewer has got its last messages: every client's next call finds the link lost."""
+        self.forget_dead_viewers()
+        viewers, self._viewers = list(self._viewers.values()), {}
+        for mailbox in [*viewers, *(mailbox for _, mailbox in self._workers.values())]:
+            mailbox.put(None)
+        until = time.monotonic() + _LAST_WORDS
+        for mailbox in viewers:
+            mailbox.ended.wait(max(0.0, until - time.monotonic()))
         self._server.stop_event.set()
         try:
             with socket.socket(socket.AF_UNIX) as knock:  # closing a socket does not wake who waits to accept from it
@@ -156,8 +183,6 @@ class Server:
         self._accepting.join()
         self._server.listener.close()
         self._experiment.link.unlink(missing_ok=True)
-        for mailbox in [*self._viewers.values(), *(mailbox for _, mailbox in self._workers.values())]:
-            mailbox.put(None)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
@@ -264,29 +289,45 @@ class Viewer:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._events = client.mailbox("viewer", self.name, 0)
         self._inbox = client.inbox()
+        self.answered = False  # whether a first snapshot has come
         self._fresh = False
+        self._ended = False
         self._put(Attach(self.name))
 
     def poll(self, timeout: float) -> list[Any]:
-        """Snapshots, updates and replies, in order, after waiting up to `timeout` seconds. Raises LinkLost.
+        """Snapshots, updates and replies, in order, after waiting up to `timeout` seconds. Raises LinkLost, once
+        everything that was sent has been given.
 
         The first is a snapshot. After an overflow everything up to the next snapshot is left out.
         """
+        if self._ended:
+            raise LinkLost("the scheduler has ended")
         try:
             messages, dropped = _taken(self._events, timeout)
         except _LOST as error:
             raise LinkLost("the scheduler has ended") from error
-        if None in messages:
-            raise LinkLost("the scheduler has ended")
         if dropped:
             self._fresh = False
+        if None in messages:
+            messages.remove(None)
+            self._end()
+        elif dropped:
             self._put(Attach(self.name))
         kept = []
         for message in messages:
             self._fresh = self._fresh or isinstance(message, Snapshot)
-            if self._fresh or not hasattr(message, "sequence"):
+            self.answered |= self._fresh
+            if self._fresh or not _numbered(message):
                 kept.append(message)
         return kept
+
+    def _end(self) -> None:
+        """Confirm that the last message has come: the server waits for it."""
+        self._ended = True
+        try:
+            _taken(self._events, 0)
+        except _LOST:
+            pass
 
     def send(self, command: Command) -> None:
         """Raises LinkLost."""
@@ -308,7 +349,7 @@ class Viewer:
 
 
 class Launch:
-    """A scheduler that is coming up, or that runs already: `poll` until it gives a viewer."""
+    """A scheduler that is coming up, or that runs already: `poll` until it gives a viewer, or until it has ended."""
 
     def __init__(
         self,
@@ -323,25 +364,59 @@ class Launch:
         self._process = process
         self._rendezvous = rendezvous
         self._experiment = experiment
+        self._viewer: Viewer | None = None
+
+    @property
+    def experiment(self) -> ExperimentDir | None:
+        """Which experiment it holds, once it has said so."""
+        if self._experiment is None and self._rendezvous and self._rendezvous.exists():
+            self._experiment = ExperimentDir(Path(json.loads(self._rendezvous.read_text())["experiment"]))
+        return self._experiment
 
     @property
     def exit_status(self) -> int | None:
-        """How the process that was started ended; None while it lives, or where it was attached to."""
-        return self._process.poll() if self._process else None
+        """How the process that was started ended, or FAILED where that which was attached to did; None while it
+        lives."""
+        if self._process:
+            return self._process.poll()
+        return None if self._experiment and self._experiment.alive() else FAILED
+
+    @property
+    def served(self) -> bool:
+        """Whether a viewer was shown anything."""
+        return self._viewer is not None and self._viewer.answered
 
     def poll(self) -> Viewer | None:
         """A viewer once the scheduler serves. Does not wait."""
-        if self._experiment is None and self._rendezvous and self._rendezvous.exists():
-            self._experiment = ExperimentDir(Path(json.loads(self._rendezvous.read_text())["experiment"]))
-        if self._experiment is None:
+        if self.experiment is None:
             return None
         try:
-            return Viewer(self._experiment)
+            self._viewer = Viewer(self.experiment)
         except LinkLost:
             return None
+        return self._viewer
 
-    def tail(self, lines: int) -> list[str]:
-        """The last lines of what the started process wrote."""
+    @property
+    def started(self) -> bool:
+        """Whether the process was started for this viewer: it may be ended with it."""
+        return self._process is not None
+
+    def end(self) -> None:
+        """End what was started, and whatever that started in its session; what serves already, as Ctrl-C does: at
+        the next step, resumable."""
+        assert self._process
+        try:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            if self.experiment is None:
+                self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        except ProcessLookupError:
+            pass  # it has ended by itself
+
+    def tail(self, lines: int = 0) -> list[str]:
+        """The last lines of what the started process wrote; 0: all of them."""
         if self.log is None or not self.log.exists():
             return []
         return self.log.read_text(errors="replace").splitlines()[-lines:]
@@ -355,7 +430,7 @@ class Launch:
             if viewer:
                 return viewer
             if ended:
-                raise Fault(f"{self.title}: " + ("".join(self.tail(1)) or "it ended"), code=FAILED)
+                raise Fault(f"{self.title}: " + ("".join(self.tail(1)) or "its scheduler has ended"), code=FAILED)
             time.sleep(0.05)
         raise Fault(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
 

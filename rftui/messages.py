@@ -135,13 +135,15 @@ class Update:
 class Reply:
     """The answer to a command: `ok` and when it takes effect, or a refusal and its reason, in one line.
 
-    `run` is the new run of an accepted clone.
+    `run` is the new run of an accepted clone. `ending`: it is refused only because this scheduler ends; the next one
+    can do it.
     """
 
     command: str
     ok: bool
     text: str
     run: int | None = None
+    ending: bool = False
 
 
 # ---------------------------------------------------------------- scheduler -> worker

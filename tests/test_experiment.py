@@ -57,9 +57,11 @@ def trained(monkeypatch, tmp_path):
 
     def run(directory, **how):
         calls.append((directory, how))
+        if run.fault:
+            raise run.fault
         return run.code
 
-    run.code = 0
+    run.code, run.fault = 0, None
     loop, store = types.SimpleNamespace(run=run), types.SimpleNamespace(Store=Store)
     monkeypatch.setattr(rftui.scheduler, "loop", loop, raising=False)
     monkeypatch.setitem(sys.modules, "rftui.scheduler.store", store)
@@ -162,12 +164,40 @@ def test_nothing_to_train_another_mode_and_an_ended_experiment(trained):
         ended.run_fit(CONFIGS, None, ROWS)
 
 
-@pytest.mark.parametrize(("code", "text"), [(130, "rftui open"), (2, "mend")])
-def test_how_the_scheduler_ended(trained, code, text):
-    trained[0].code = code
-    with pytest.raises(Fault, match=text) as fault:
+def test_an_interrupted_training_says_how_it_goes_on(trained):
+    trained[0].code = 130
+    with pytest.raises(Fault, match="rftui open") as fault:
         Experiment("f").run_fit(CONFIGS, None, ROWS)
-    assert fault.value.code == code
+    assert fault.value.code == 130
+
+
+def test_faults_leave_no_experiment_so_that_the_next_try_has_its_name(trained, tmp_path):
+    trained[0].fault = Fault("run 1 a: no such module", "run 2 b: no such module")
+    experiment = Experiment("f")
+    with pytest.raises(Fault) as fault:
+        experiment.run_fit(CONFIGS, None, ROWS)
+    assert fault.value.lines == trained[0].fault.lines
+    assert experiment.path is None and list((tmp_path / "home").iterdir()) == []
+    trained[0].fault = None
+    experiment.run_fit(CONFIGS, None, ROWS)
+    assert experiment.name == "f"
+
+
+def test_faults_of_a_later_fit_leave_what_was_trained_before(trained):
+    experiment = Experiment("f")
+    experiment.run_fit(CONFIGS, None, ROWS)
+    trained[0].fault = Fault("run 3 a: no such module")
+    with pytest.raises(Fault):
+        experiment.run_fit(CONFIGS, None, ROWS)
+    assert experiment.path and experiment.path.is_dir()
+
+
+def test_a_scheduler_that_cannot_go_on_leaves_the_experiment(trained):
+    trained[0].fault = Fault("worker cpu could not start", code=1)
+    experiment = Experiment("f")
+    with pytest.raises(Fault):
+        experiment.run_fit(CONFIGS, None, ROWS)
+    assert experiment.path and experiment.path.is_dir()
 
 
 def test_a_failed_run_does_not_end_the_script(trained):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,7 +18,7 @@ from rftui.commands.text import has_terminal
 from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
 from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
-from rftui.runs import Run
+from rftui.runs import QUEUED, Run
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -32,13 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise Fault(f"no script {arguments.script}" + (": it is a directory" if script.is_dir() else ""))
     argv = [str(script), *arguments.args]
     if arguments.headless or not has_terminal():
-        return _plain(argv, arguments)
+        return _plain(argv, script.name, arguments)
     view = _viewer(arguments)
-    launch = link.spawn(argv, arguments.home, title=script.name, devices=arguments.devices)
-    code = view(launch)
-    if launch.log and launch.exit_status is not None and (child := _Child(launch.log)).experiment() is None:
-        return _explained(launch.exit_status, argv, child)
-    return code
+    return _watched(view, link.spawn(argv, arguments.home, title=script.name, devices=arguments.devices))
 
 
 def open_experiment(arguments: argparse.Namespace) -> int:
@@ -55,15 +49,19 @@ def open_experiment(arguments: argparse.Namespace) -> int:
         if not any(run.active for run in runs):
             print(f"{experiment.name}: no run is left to train; rftui show {experiment.name} shows them")
             return _code(runs)
-        return _plain(_reopen(experiment), arguments)
+        return _plain(_reopen(experiment), experiment.name, arguments)
     view = _viewer(arguments)
     if alive:
-        return view(link.attach(experiment))
+        launch = link.attach(experiment)
+        code = view(launch)
+        if launch.served or launch.exit_status is None:
+            return code
+        # It was just ending, and had no word for us any more.
     if arguments.readonly:
         raise Fault(
             f"{experiment.name} is not running, and --readonly starts nothing; rftui show shows it", code=FAILED
         )
-    return view(reopen(experiment, arguments.devices))
+    return _watched(view, reopen(experiment, arguments.devices))
 
 
 def reopen(experiment: ExperimentDir, devices: str | None = None) -> link.Launch:
@@ -103,30 +101,20 @@ def _viewer(arguments: argparse.Namespace) -> Callable[[link.Launch], int]:
     """The terminal UI; loaded before anything is started for it."""
     from rftui.tui import app
 
-    return partial(app.run, readonly=arguments.readonly, ascii=arguments.ascii)
+    again = partial(reopen, devices=arguments.devices)
+    return partial(app.run, readonly=arguments.readonly, ascii=arguments.ascii, reopen=again)
 
 
-@dataclass
-class _Child:
-    """A scheduler that was started: its log, beside which it says which experiment it holds."""
-
-    log: Path
-
-    @property
-    def rendezvous(self) -> Path:
-        return self.log.with_suffix(".json")
-
-    def experiment(self) -> ExperimentDir | None:
-        try:
-            return ExperimentDir(Path(json.loads(self.rendezvous.read_text())["experiment"]))
-        except (OSError, ValueError, KeyError):
-            return None
+def _watched(view: Callable[[link.Launch], int], launch: link.Launch) -> int:
+    """The exit code of a viewer of what was started; why, on stderr, where that ended before it could be shown."""
+    code = view(launch)
+    left = launch.served or launch.exit_status is None or code == INTERRUPTED
+    return code if left else _explained(launch)
 
 
-def _plain(argv: list[str], arguments: argparse.Namespace) -> int:
+def _plain(argv: list[str], title: str, arguments: argparse.Namespace) -> int:
     """Run a scheduler as a child whose stdout is ours; what it writes to stderr goes to a log."""
-    log, path, _, environment = link.prepare(arguments.home, arguments.devices)
-    child = _Child(path)
+    log, path, rendezvous, environment = link.prepare(arguments.home, arguments.devices)
     environment = {"PYTHONIOENCODING": ":replace", "PYTHONUNBUFFERED": "1"} | environment  # a print must not end it
     children: list[subprocess.Popen[bytes]] = []
 
@@ -143,40 +131,46 @@ def _plain(argv: list[str], arguments: argparse.Namespace) -> int:
             [sys.executable, *argv], stdin=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
         )
     children.append(process)
-    return _explained(process.wait(), argv, child)
+    process.wait()
+    return _explained(link.Launch(title, process, path, rendezvous))
 
 
-def _explained(status: int, argv: list[str], child: _Child) -> int:
-    """The exit code of a scheduler that ended with `status`; why, on stderr, where it says nothing itself."""
-    experiment = child.experiment()
-    runs = listing.view(experiment).runs if experiment else []
+def _explained(launch: link.Launch) -> int:
+    """The exit code of a scheduler that has ended; why, on stderr, where it says nothing itself."""
+    status, title, experiment = launch.exit_status, launch.title, launch.experiment
+    assert status is not None
+    kept = experiment is not None and experiment.db.is_file()  # faults leave no experiment
+    runs = listing.view(experiment).runs if experiment and kept else []
     if status in (-signal.SIGINT, -signal.SIGTERM):
         status = INTERRUPTED
     if status == 0:
         if experiment is None:
-            raise Fault(f"{argv[0]} trained nothing: it must make an Experiment and call its run_fit")
+            raise Fault(f"{title} trained nothing: it must make an Experiment and call its run_fit")
         return _code(runs)
     if status < 0:
-        raise Fault(
-            f"{argv[0]} was ended by {signal.Signals(-status).name}; its output is in {child.log}", code=FAILED
-        )
-    text = child.log.read_text(errors="replace")
-    said = [line.removeprefix("rftui: ") for line in text.splitlines() if line.startswith("rftui: ")]
+        raise Fault(f"{title} was ended by {signal.Signals(-status).name}; its output is in {launch.log}", code=FAILED)
+    lines = launch.tail()
+    said = [line.removeprefix("rftui: ") for line in lines if line.startswith("rftui: ")]
     if said:
         raise Fault(*said, code=status)
-    if raised := _raised(text):
-        begun = any(run.state != "queued" for run in runs)
-        raise Fault(f"{raised}; the traceback is in {child.log}", code=FAILED if begun else USAGE)
-    return status
+    if status == INTERRUPTED:
+        return status
+    before = USAGE if all(run.state == QUEUED for run in runs) else FAILED
+    if raised := _raised(lines):
+        raise Fault(f"{raised}; the traceback is in {launch.log}", code=before)
+    if status == _code(runs):
+        return status
+    last = next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
+    why = f"{title} ended with exit code {status}{last}" + (f" ({launch.log})" if len(lines) > 1 else "")
+    raise Fault(why, code=before if status == 1 else status)
 
 
 def _code(runs: list[Run]) -> int:
     return FAILED if any(run.state == RUN_FAILED for run in runs) else DONE
 
 
-def _raised(text: str) -> str | None:
+def _raised(lines: list[str]) -> str | None:
     """The exception that ended a script, in one line, out of what it wrote to stderr; None where there was none."""
-    lines = text.rstrip().splitlines()
     frames = [(number, match) for number, line in enumerate(lines) if (match := _FRAME.match(line))]
     if not frames:
         return None

@@ -6,6 +6,7 @@ import argparse
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rftui import link, paths
@@ -75,16 +76,11 @@ def _send(
     algo: str = "",
 ) -> int:
     """Give the commands to the scheduler, which is started where there is none, and print its answers."""
-    starting = link.attach(experiment) if experiment.alive() else launch.reopen(experiment)
-    viewer = starting.wait()
+    scheduler = _Scheduler(experiment)
     code = DONE
     try:
-        mail = _Mail(viewer)
         for command in commands:
-            if pairs:
-                command.changes = _changes(pairs, mail.fields(algo))
-            viewer.send(command)
-            reply = mail.reply(command.id)
+            reply = scheduler.ask(command, pairs, algo)
             run = command.run if reply.run is None else reply.run
             if json:
                 print(dump_line({"ok": reply.ok, "text": reply.text, "run": run}))
@@ -94,7 +90,7 @@ def _send(
                 print(f"rftui: {reply.text}", file=sys.stderr)
             code = code if reply.ok else FAILED
     finally:
-        viewer.close()
+        scheduler.leave()
     return code
 
 
@@ -109,24 +105,62 @@ def _changes(pairs: list[tuple[str, str]], fields: list[Field]) -> dict[str, Any
     return changes
 
 
-class _Mail:
-    """What comes from the scheduler, kept until it is asked for."""
+class _Scheduler:
+    """The scheduler of an experiment, started where there is none; what it sends is kept until it is asked for."""
 
-    def __init__(self, viewer: link.Viewer) -> None:
-        self._viewer = viewer
+    def __init__(self, experiment: ExperimentDir) -> None:
+        self._experiment = experiment
+        self._viewer = self._reach()
         self._schema: dict[str, list[Field]] = {}
         self._replies: dict[str, Reply] = {}
 
-    def fields(self, algo: str) -> list[Field]:
+    def ask(self, command: Command, pairs: list[tuple[str, str]] | None, algo: str) -> Reply:
+        """The answer to a command. Where the scheduler is just ending, it is asked of the next one."""
+        for again in (True, False):
+            try:
+                if pairs:
+                    command.changes = _changes(pairs, self._fields(algo))
+                self._viewer.send(command)
+                self._wait(lambda: command.id in self._replies, "does not answer")
+                reply = self._replies.pop(command.id)
+                if not (reply.ending and again):
+                    return reply
+            except link.LinkLost:
+                if not again:
+                    raise
+            self._await_end()
+            run = listing.find_run(listing.view(self._experiment).runs, str(command.run))
+            if reason := why_not(run, command.op):
+                return Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}")
+            self._viewer = self._reach()
+        raise AssertionError("unreachable")
+
+    def leave(self) -> None:
+        self._viewer.close()
+
+    def _reach(self) -> link.Viewer:
+        if self._experiment.alive():
+            try:
+                return link.attach(self._experiment).wait()
+            except Fault:
+                if self._experiment.alive():
+                    raise
+        return launch.reopen(self._experiment).wait()
+
+    def _await_end(self) -> None:
+        self.leave()
+        end = time.monotonic() + _PATIENCE
+        while self._experiment.alive():
+            if time.monotonic() > end:
+                raise Fault(f"the scheduler is still ending after {_PATIENCE:.0f} s; try again later", code=FAILED)
+            time.sleep(0.05)
+
+    def _fields(self, algo: str) -> list[Field]:
         """The knobs of an algo, once the scheduler's first worker has described them."""
         self._wait(lambda: algo in self._schema, "has not described its knobs")
         return self._schema[algo]
 
-    def reply(self, command: str) -> Reply:
-        self._wait(lambda: command in self._replies, "does not answer")
-        return self._replies[command]
-
-    def _wait(self, there: Any, trouble: str) -> None:
+    def _wait(self, there: Callable[[], bool], trouble: str) -> None:
         end = time.monotonic() + _PATIENCE
         while not there():
             if time.monotonic() > end:

@@ -12,8 +12,12 @@ from typing import Any
 
 
 def has_terminal() -> bool:
-    """Whether somebody sits at a terminal that can be drawn on."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    """Whether somebody sits at a terminal that can be drawn on.
+
+    Textual draws on stderr and reads stdin; stdout says how large the terminal is, and takes the last words.
+    """
+    streams = (sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    return all(stream and stream.isatty() for stream in streams) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def clean(value: Any, width: int = 60) -> str:

@@ -64,8 +64,12 @@ class Control:
         if reason := why_not(run, command.op):
             return Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}")
         if self._host.ending and command.op in ("resume", "clone"):
-            return Reply(command.id, False, "the experiment is just ending; open it again first")
+            return self.too_late(command)
         return op(command, run)
+
+    def too_late(self, command: Command) -> Reply:
+        """The refusal of what only another scheduler can do."""
+        return Reply(command.id, False, "the experiment is just ending; `rftui open` takes it up again", ending=True)
 
     def _stop(self, command: Command, run: Run) -> Reply:
         if run.id in self._host.resident:

@@ -30,12 +30,8 @@ class Printer:
             self._last = time.monotonic()
             self._line(self._progress())
 
-    def summary(self, faults: list[str]) -> None:
-        """How it ended: the faults that kept it from starting, or a table of the runs."""
-        for fault in faults:
-            self._line(fault)
-        if faults:
-            return
+    def summary(self) -> None:
+        """How it ended: a table of the runs."""
         runs = list(self._board.runs.values())
         width = max([len(run.name) for run in runs] + [4])
         rows = [("run", "name", "state", "chunk", "step", "loss", "eval", "")]

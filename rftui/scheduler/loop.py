@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rftui import messages
-from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
+from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
 from rftui.link import Server
 from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
@@ -24,6 +24,7 @@ from rftui.scheduler.store import Store, Unwritten
 from rftui.scheduler.takeup import discard_deleted
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.workers import Workers
+from rftui.tracking.outbox import Outbox
 from rftui.tracking.outbox import start as start_tracking
 
 _HOUSEKEEPING = 2.0
@@ -45,8 +46,8 @@ def run(
 ) -> int:
     """Train the runs of `fit` that are to be trained (None: of all fits, taken up again), and serve viewers.
 
-    Returns an exit code: 0 all done, 1 a run failed, 2 faults were found before any started, 130 interrupted and
-    resumable. Raises Fault where another scheduler has the experiment, no worker can be started, or the database
+    Returns an exit code: 0 all done, 1 a run failed, 130 interrupted and resumable. Raises Fault where faults were
+    found before any started, where another scheduler has the experiment, no worker can be started, or the database
     cannot be written any more (then with the code 130).
     """
     lock = experiment.lock()
@@ -80,7 +81,7 @@ class Scheduler:
         self.crew = Crew(experiment, self.store, self.server, self.board, self.workers, self.turns, fit)
         self._viewer = viewer
         self._printer = Printer(self.board)
-        self._tracking = start_tracking(experiment)
+        self._tracking: Outbox | None = None  # once there is something to track
         self._unwritten: Fault | None = None  # the database can take nothing more
         self._ending = False
         self._interrupted = False
@@ -138,6 +139,8 @@ class Scheduler:
             if not self._ending and not self.crew.begun:
                 self.crew.begin()
             self._hear()
+            if self.turns.open and not self._tracking:
+                self._tracking = start_tracking(self.experiment)
             if not self._ending:
                 self.turns.assign()
             now = time.monotonic()
@@ -162,8 +165,9 @@ class Scheduler:
 
     def _flush(self) -> None:
         self.board.flush()
-        self._tracking.wake()
-        if not self._viewer:
+        if self._tracking:
+            self._tracking.wake()
+        if not (self._viewer or self.crew.faults):
             self._printer.print()
 
     def _receive(self, message: Any) -> None:
@@ -218,7 +222,7 @@ class Scheduler:
             self._alone_since = time.monotonic()
         self.turns.setbacks.look(self.turns.resident)
         self.board.estimate(len(self.workers.slots))
-        for notice in self._tracking.notices():
+        for notice in self._tracking.notices() if self._tracking else ():
             self.board.log(notice, None, "notice")
 
     def _look_at_the_end(self) -> None:
@@ -273,8 +277,8 @@ class Scheduler:
                 self._put_down()
             except Unwritten as trouble:
                 self._give_up(trouble)
-        if not self._viewer and not self._unwritten:
-            self._printer.summary(self.crew.faults)
+        if not (self._viewer or self._unwritten or self.crew.faults):
+            self._printer.summary()
         self._let_tracking_end()
         self.store.close()
         self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
@@ -283,7 +287,7 @@ class Scheduler:
         if self.crew.broken:
             raise Fault(self.crew.broken, code=FAILED)
         if self.crew.faults:
-            return USAGE
+            raise Fault(*self.crew.faults)
         runs = self.board.runs.values()
         if any(run.active for run in runs):
             return INTERRUPTED
@@ -304,7 +308,12 @@ class Scheduler:
     def _let_tracking_end(self) -> None:
         """Wait until all is sent, unless Ctrl-C says not to: the tracking process then goes on by itself."""
         until = time.monotonic() + _LAST_SENDS
-        while not self._tracking.close(0.2) and time.monotonic() < until:
+        while self._tracking and not self._tracking.close(0.2) and time.monotonic() < until:
             while not self.server.inbox.empty():
-                if isinstance(self.server.inbox.get(), signal.Signals):
-                    return
+                match message := self.server.inbox.get():
+                    case signal.Signals():
+                        return
+                    case messages.Attach() | messages.Command(op="leave"):
+                        self._receive(message)
+                    case messages.Command():
+                        self.server.send(message.viewer, self.control.too_late(message))

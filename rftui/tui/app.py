@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 import time
 from typing import Any, ClassVar
 
@@ -14,17 +13,19 @@ os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")  # read when textual is impo
 os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
 
 from rich.text import Text
-from textual import events, work
-from textual.app import App, ComposeResult
+from textual import events
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from rftui.faults import INTERRUPTED, USAGE
-from rftui.link import Launch, LinkLost
+from rftui.link import Launch
 from rftui.messages import Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
+from rftui.tui.attached import Attached, Reopen
 from rftui.tui.board import Board, Change, clean
+from rftui.tui.keys import Entry, KeysInOrder
 from rftui.tui.ops import Ops
 from rftui.tui.plain import AsciiFilter
 from rftui.tui.screens.detail import DetailScreen, log_tail
@@ -38,8 +39,15 @@ _PAINT = 0.25  # seconds between two paintings of rows whose numbers changed
 _DRAW = 0.5  # seconds between two drawings of the plot
 
 
-class RftuiApp(App[int]):
-    """`launch` gives the link once the scheduler serves; until then the app shows what is being waited for."""
+class FilterBox(Entry):
+    BINDINGS: ClassVar[list[Any]] = [Binding("enter", "app.keep_filter")]
+
+
+class RftuiApp(KeysInOrder):
+    """`launch` gives the link once the scheduler serves; until then the app shows what is being waited for.
+
+    An op on an experiment that has ended starts another scheduler by `reopen`.
+    """
 
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
@@ -49,17 +57,18 @@ class RftuiApp(App[int]):
         Binding(action.keys, action.name, action.label or action.help, show=False) for action in ACTIONS
     ]
 
-    def __init__(self, launch: Launch, *, readonly: bool = False, ascii: bool = False) -> None:
+    def __init__(
+        self, launch: Launch, *, readonly: bool = False, ascii: bool = False, reopen: Reopen | None = None
+    ) -> None:
         super().__init__(ansi_color=True)
         self.board = Board()
+        self.attached = Attached(self, launch, None if readonly else reopen)
         self.ops = Ops(self, readonly=readonly, ascii=ascii)
-        self._launch = launch
         self._readonly = readonly
         self._ascii = ascii
         self._change = Change()
         self._metric = "loss"
         self._began = time.monotonic()
-        self._gone = threading.Event()
         self._room = self.size
         if ascii:
             self._filters.append(AsciiFilter())
@@ -71,13 +80,13 @@ class RftuiApp(App[int]):
         self._lower = Lower(self.board, self._plot, self._events)
         self._lines = {name: Line(name, ascii=self._ascii) for name in ("status", "devices", "message", "footer")}
         self._tail = Static("", id="launch", markup=False)
-        self._box = Input(placeholder="filter runs; enter keeps it, esc clears it", id="filter", compact=True)
+        self._box = FilterBox(id="filter", placeholder="filter runs; enter keeps it, esc clears it")
         yield from (self._lines["status"], self._tail, self.table, self._lower, self._box)
         yield from (self._lines[name] for name in ("devices", "message", "footer"))
 
     def on_mount(self) -> None:
         self.screen.add_class("-launching")
-        self._show_launch([])
+        self.show_launch([])
         self._paint_lines()
         self.table.set_interval(_PAINT, self._paint)
         self.table.set_interval(_DRAW, self._draw)
@@ -85,12 +94,10 @@ class RftuiApp(App[int]):
         # is no terminal left to restore, and Textual's writer would wait for it for ever.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, INTERRUPTED)
-        self._follow()
+        self.run_worker(self.attached.follow, thread=True)
 
     def on_unmount(self) -> None:
-        self._gone.set()
-        if self.ops.viewer:
-            self.ops.viewer.close()
+        self.attached.leave()
 
     @property
     def run_at_cursor(self) -> Run | None:
@@ -98,29 +105,7 @@ class RftuiApp(App[int]):
 
     # ------------------------------------------------------------ the link
 
-    @work(thread=True)
-    def _follow(self) -> None:
-        """Take messages from the link, in a thread that touches no widget and waits for none."""
-        while not self._gone.is_set():
-            status = self._launch.exit_status
-            viewer = self._launch.poll()
-            if viewer is None:
-                if status is not None:
-                    self.call_later(self.exit, status)
-                    return
-                self.call_later(self._show_launch, self._launch.tail(8))
-                self._gone.wait(0.1)
-                continue
-            self.ops.viewer = viewer
-            try:
-                while not self._gone.is_set():
-                    if messages := viewer.poll(0.5):
-                        self.call_later(self._receive, messages)
-            except LinkLost:
-                self.call_later(self.link_lost)
-            return
-
-    def _receive(self, messages: list[Any]) -> None:
+    def receive(self, messages: list[Any]) -> None:
         urgent = False
         for message in messages:
             match message:
@@ -129,33 +114,50 @@ class RftuiApp(App[int]):
                     if self.screen_stack[0].has_class("-launching"):
                         self.screen_stack[0].remove_class("-launching")
                         self.table.focus()
+                    self.ops.ask_again()
                     urgent = True
                 case Update():
                     change = self.board.apply(message)
                     urgent |= bool(change.layout or change.events or message.runs and not message.points)
                     self._change.merge(change)
+                    self.ops.ask_again()
                 case Reply():
                     self.ops.replied(message)
         if urgent:
             self._paint()
 
+    def ended_unseen(self, status: int) -> None:
+        """What was started ended before it served."""
+        if self.board.experiment is None:
+            self.exit(status)
+        else:
+            self.not_reopened("".join(self.attached.launch.tail(1)) or f"it ended with exit code {status}")
+
+    def not_reopened(self, why: str) -> None:
+        self.attached.lost = True
+        self.ops.forget()
+        self.say(f"the experiment could not be opened again: {why}", True)
+
     def link_lost(self) -> None:
         """The table stays as it is: the scheduler's last word."""
-        self.ops.lost = True
+        self.attached.lost = True
+        done = self.board.experiment is not None and self.board.experiment.state == "done"
         if self.ops.leaving is not None:
             self.exit(self.ops.leaving)
         elif self.board.faults:
             self.exit(USAGE)
-        elif self.board.experiment and self.board.experiment.state == "done":
-            self.say("the experiment has ended; q leaves")
-        else:
-            self.say("the scheduler has ended: this is its last word. q leaves, `rftui open` goes on", True)
+        elif not self.ops.went_on_to_the_next():
+            again = ", an op opens it again" if self.ops.can_reopen else ""
+            last = "the scheduler has ended: this is its last word. q leaves, `rftui open` goes on"
+            self.say(f"the experiment has ended; q leaves{again}" if done else last, not done)
 
     # ------------------------------------------------------------ painting
 
-    def _show_launch(self, tail: list[str]) -> None:
+    def show_launch(self, tail: list[str]) -> None:
         if self.board.experiment is None:
-            text = Text(f"{self._launch.title}: waiting for the script ({time.monotonic() - self._began:.0f} s)\n\n")
+            text = Text(
+                f"{self.attached.launch.title}: waiting for the script ({time.monotonic() - self._began:.0f} s)\n\n"
+            )
             text.append("\n".join(map(clean, tail)) or "it has written nothing yet", style="dim")
             self._tail.update(text)
 
@@ -184,7 +186,7 @@ class RftuiApp(App[int]):
 
     def _paint_lines(self) -> None:
         lines, width = self._lines, self._room.width
-        lines["status"].show(status(self.board, self._launch.title, width, ascii=self._ascii))
+        lines["status"].show(status(self.board, self.attached.launch.title, width, ascii=self._ascii))
         lines["devices"].show(devices(self.board, ascii=self._ascii))
         lines["footer"].show(footer(self.run_at_cursor, self._room, readonly=self._readonly))
 
@@ -232,7 +234,7 @@ class RftuiApp(App[int]):
         self.board.marked = set()
         self.board.set_filter("")
         self._box.value, self._box.display = "", False
-        self.table.focus()
+        self.screen.set_focus(self.table)
         self._rearrange()
 
     def action_metric(self, step: int) -> None:
@@ -254,17 +256,18 @@ class RftuiApp(App[int]):
 
     def action_filter(self) -> None:
         self._box.display = True
-        self._box.focus()
+        self.screen.set_focus(self._box)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter":
             self.board.set_filter(event.value)
             self._rearrange()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        if event.input.id == "filter":
-            event.input.display = False
-            self.table.focus()
+    def action_keep_filter(self) -> None:
+        self.board.set_filter(self._box.value)
+        self._rearrange()
+        self._box.display = False
+        self.screen.set_focus(self.table)
 
     def action_panel(self, panel: str) -> None:
         self._lower.toggle(panel)
@@ -287,13 +290,17 @@ class RftuiApp(App[int]):
         self.push_screen(HelpScreen(list(groups.items()), ascii=self._ascii))
 
 
-def run(launch: Launch, *, readonly: bool = False, ascii: bool = False) -> int:
+def run(launch: Launch, *, readonly: bool = False, ascii: bool = False, reopen: Reopen | None = None) -> int:
     """Show the experiment until its user leaves; returns the exit code, and prints how the runs stand.
 
     Where the script ended before it served, that is its exit code, and why is for the caller to say.
     """
-    app = RftuiApp(launch, readonly=readonly, ascii=ascii)
+    app = RftuiApp(launch, readonly=readonly, ascii=ascii, reopen=reopen)
     code = app.run()
+    if app.ops.ended:
+        launch.end()
+    for line in app.board.faults:
+        print(f"rftui: {clean(line)}", file=sys.stderr)
     for line in app.ops.last_words(launch):
         encoding = sys.stdout.encoding or "ascii"
         print(line.encode(encoding, "replace").decode(encoding))

@@ -142,8 +142,10 @@ class Board:
     @property
     def faults(self) -> list[str]:
         """What is wrong where nothing could be trained at all."""
-        begun = any(run.turns or run.step or run.state != QUEUED for run in self.alive)
-        return [] if begun else [event.text for event in self.events if event.level == "error"]
+        if any(run.turns or run.step or run.state != QUEUED for run in self.alive):
+            return []
+        errors = [(event, self.runs.get(event.run or 0)) for event in self.events if event.level == "error"]
+        return [f"run {run.id} {run.name}: {event.text}" if run else event.text for event, run in errors]
 
     @property
     def alive(self) -> list[Run]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rftui.faults import DONE, FAILED, INTERRUPTED
-from rftui.link import Launch, LinkLost, Viewer
+from rftui.link import Launch, LinkLost
 from rftui.messages import Command, Reply
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import Run
@@ -25,18 +26,20 @@ _DOING = {"stop": "stopping", "resume": "resuming", "delete": "deleting"}
 class Ops:
     """Whatever is refused is said on the message line, with its reason.
 
-    `viewer` is None until the scheduler serves. `leaving` is the exit code once the scheduler was told to end.
+    `leaving` is the exit code once the scheduler was told to end. `ended`: the user left before the script served, and
+    it is to be ended.
     """
 
     def __init__(self, app: RftuiApp, *, readonly: bool, ascii: bool) -> None:
-        self.viewer: Viewer | None = None
-        self.lost = False
         self.leaving: int | None = None
+        self.ended = False
         self._app = app
         self._board = app.board
         self._readonly = readonly
         self._ascii = ascii
-        self._sent: dict[str, Run] = {}
+        self._attached = app.attached
+        self._sent: dict[str, tuple[Command, Run]] = {}
+        self._late: list[tuple[Command, Run]] = []  # for the scheduler that is coming up
 
     def press(self, op: str) -> None:
         """Clone the run under the cursor; stop, resume or delete the marked runs, else that one."""
@@ -79,30 +82,79 @@ class Ops:
         self._app.push_screen(CloneScreen(run, self._board.alive, fields, ascii=self._ascii), answered)
 
     def replied(self, reply: Reply) -> None:
-        run = self._sent.pop(reply.command, None)
-        if run is None:
+        if reply.command not in self._sent:
             return
+        if reply.ending and self._attached.can_reopen:
+            self._app.say("the experiment is just ending; it is opened again for this")
+            return  # asked again as the link is lost
+        _, run = self._sent.pop(reply.command)
         if not reply.ok and run.id in self._board.asked:
             del self._board.asked[run.id]
             self._app.table.refresh_runs({run.id})
         self._app.say(reply.text, not reply.ok)
 
+    # ------------------------------------------------------------ the next scheduler
+
+    @property
+    def can_reopen(self) -> bool:
+        """Whether another scheduler may be started for an op: nothing but the op would train there."""
+        info = self._board.experiment
+        return self._attached.can_reopen and info is not None and info.state == "done"
+
+    def went_on_to_the_next(self) -> bool:
+        """Whether another scheduler is started for what this one, which has ended, did not answer."""
+        if not (self.can_reopen and self._sent):
+            self.forget()
+            return False
+        self._late += self._sent.values()
+        self._sent = {}
+        self._reopen()
+        return True
+
+    def ask_again(self) -> None:
+        """What the scheduler before this one did not answer; clones once the knobs are known here."""
+        late, self._late = self._late, []
+        for command, run in late:
+            if command.op == "clone" and not self._board.schema:
+                self._late.append((command, run))
+            else:
+                self._send(command, run)
+
+    def forget(self) -> None:
+        """Nothing that was asked will be done."""
+        asked, self._board.asked = set(self._board.asked), {}
+        self._sent, self._late = {}, []
+        self._app.table.refresh_runs(asked)
+
+    def _reopen(self) -> None:
+        assert self._board.experiment
+        path = Path(self._board.experiment.path)
+        self._attached.lost, self._attached.viewer = False, None
+        self._app.say("the experiment has ended; it is opened again for this")
+        self._app.run_worker(lambda: self._attached.reopen(path), thread=True)
+
     # ------------------------------------------------------------ leaving
 
     def last_words(self, launch: Launch) -> list[str]:
-        """What the terminal shows when the viewer has left it."""
-        if self.viewer is None and launch.exit_status is None:
-            return [f"{launch.title} goes on; rftui ls names its experiment, its output is in {launch.log}"]
-        return self._board.faults or summary(self._board)
+        """What the terminal shows when the viewer has left it, but for faults."""
+        if self.ended:
+            return [f"{launch.title} was ended before it began to train; its output is in {launch.log}"]
+        if self._board.experiment is None and launch.exit_status is None:
+            output = f"; its output is in {launch.log}" if launch.log else ""
+            return [f"{launch.title} goes on; rftui ls names its experiment{output}"]
+        late = [f"not done: {command.op} of run {run.id} {clean(run.name)}" for command, run in self._late]
+        return [] if self._board.faults else summary(self._board) + late
 
     def quit(self) -> None:
         """At once where nothing trains any more or by this viewer's leave; else ask."""
         if self.leaving is not None:
             self._app.exit(self.leaving)
-        elif self.viewer is None:
-            self._app.exit(INTERRUPTED)
-        elif self.lost:
+        elif self._attached.lost or (self._late and self._attached.viewer is None):
             self._app.exit(self._code)
+        elif self._attached.viewer is None and self._attached.launch.started:
+            self._end_script()
+        elif self._attached.viewer is None:
+            self._app.exit(DONE)
         elif self._readonly:
             self._app.exit(DONE)
         elif self._board.active:
@@ -110,6 +162,20 @@ class Ops:
             self._app.push_screen(QuitScreen(self._board.active, name, ascii=self._ascii), self._answered)
         else:
             self._end("finish", self._code, "the scheduler ends; q leaves without waiting")
+
+    def _end_script(self) -> None:
+        """Nobody would see what becomes of a script that has not begun to train: it ends with its viewer."""
+        title = self._attached.launch.title
+        text = f"{title} has not begun to train. If you leave now, it is ended."
+
+        def answered(yes: bool | None) -> None:
+            if yes and self._attached.viewer:
+                self.quit()  # it has begun meanwhile: the question is another one
+            elif yes:
+                self.ended = True
+                self._app.exit(INTERRUPTED)
+
+        self._app.push_screen(ConfirmScreen(f"End {title}?", text, "End it and leave", ascii=self._ascii), answered)
 
     def _answered(self, answer: str | None) -> None:
         if answer == "leave":
@@ -119,11 +185,11 @@ class Ops:
 
     def _end(self, op: str, code: int, text: str) -> None:
         """Have the scheduler end, and leave when it has."""
-        assert self.viewer
+        assert self._attached.viewer
         self.leaving = code
         self._app.say(text)
         try:
-            self.viewer.send(Command(uuid.uuid4().hex, op))
+            self._attached.viewer.send(Command(uuid.uuid4().hex, op))
         except LinkLost:
             self._app.exit(code)
 
@@ -135,7 +201,7 @@ class Ops:
 
     def _allowed(self, op: str, runs: list[Run]) -> tuple[list[Run], str]:
         """Those of `runs` that the op may be asked of, and why the others are left out, which is said."""
-        if self.lost:
+        if self._attached.lost and not self.can_reopen:
             self._app.say(f"{op} is refused: the scheduler has ended", True)
             return [], ""
         if not runs:
@@ -155,19 +221,24 @@ class Ops:
 
     def _ask(self, op: str, runs: list[Run], left_out: str = "") -> None:
         for run in runs:
-            if self._send(Command(uuid.uuid4().hex, op, run.id), run):
-                self._board.asked[run.id] = (_DOING[op], run.state)
-                self._app.table.refresh_runs({run.id})
+            self._board.asked[run.id] = (_DOING[op], run.state)
+            self._send(Command(uuid.uuid4().hex, op, run.id), run)
+        self._app.table.refresh_runs({run.id for run in runs})
         if runs and left_out:
             self._app.say(f"{op} asked for; but {left_out}", True)
 
-    def _send(self, command: Command, run: Run) -> bool:
-        assert self.viewer
-        try:
-            self.viewer.send(command)
-        except LinkLost:
-            self._app.link_lost()
-            return False
-        self._sent[command.id] = run
+    def _send(self, command: Command, run: Run) -> None:
+        """Ask the scheduler, or the next one where this one has ended."""
         self._app.say(f"run {run.id} {run.name}: {command.op} asked for")
-        return True
+        viewer = self._attached.viewer
+        if self._attached.lost:
+            self._late.append((command, run))
+            self._reopen()
+        elif viewer is None:  # it is coming up
+            self._late.append((command, run))
+        else:
+            self._sent[command.id] = command, run
+            try:
+                viewer.send(command)
+            except LinkLost:
+                pass  # whoever listens to it finds out, too, and what becomes of the op is decided there

@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -44,6 +45,11 @@ def experiment(state):
         (RENDEZVOUS + "experiment('queued'); 1 / 0", 2, "ZeroDivisionError"),
         (RENDEZVOUS + "experiment('done'); 1 / 0", 1, "ZeroDivisionError"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 1, "SIGKILL"),
+        ("import sys; sys.exit('no rows here')", 2, "script.py ended with exit code 1: no rows here\n"),
+        ("import sys; print('usage: x\\nx: error: what is that', file=sys.stderr); sys.exit(2)", 2, "what is that ("),
+        ("raise SystemExit(7)", 7, "script.py ended with exit code 7\n"),
+        (RENDEZVOUS + "experiment('done'); raise SystemExit('not good enough')", 1, "not good enough"),
+        (RENDEZVOUS + "experiment('failed'); raise SystemExit(1)", 1, ""),
     ],
 )
 def test_the_end_of_a_script(script, rftui, text, code, said):
@@ -96,7 +102,7 @@ def test_open_without_a_terminal_leaves_a_running_experiment_alone(rftui, make):
 
 def test_open_without_a_terminal_takes_up_what_is_left(make, monkeypatch):
     started = []
-    monkeypatch.setattr(launch, "_plain", lambda argv, arguments: started.append(argv) or 0)
+    monkeypatch.setattr(launch, "_plain", lambda argv, title, arguments: started.append(argv) or 0)
     make(Run(0, "a", state="done"), Run(0, "b", state="failed"), name="over")
     assert main(["open", "over", "--headless"]) == 1 and not started
     made = make(Run(0, "a"))
@@ -119,9 +125,9 @@ def terminal(monkeypatch):
     monkeypatch.setattr(
         link,
         "spawn",
-        lambda argv, home, *, title, devices=None: types.SimpleNamespace(asked=(argv, title, devices), log=None),
+        lambda argv, home, *, title, devices=None: types.SimpleNamespace(asked=(argv, title, devices), served=True),
     )
-    monkeypatch.setattr(link, "attach", lambda experiment: experiment)
+    monkeypatch.setattr(link, "attach", lambda experiment: types.SimpleNamespace(asked=experiment, served=True))
     return shown
 
 
@@ -135,20 +141,70 @@ def test_run_and_open_show_the_viewer(script, terminal, make):
     assert terminal.pop()[0].asked[0] == ["-m", "rftui.scheduler", "exp", "--home", str(made.home)]
     with made.lock():
         assert main(["--readonly", "open", "exp"]) == 0
-    assert terminal.pop() == (made, True, False)
+    launched, readonly, drawn = terminal.pop()
+    assert (launched.asked, readonly, drawn) == (made, True, False)
     assert main(["--readonly", "open", "exp"]) == 1 and not terminal
 
 
-def test_a_script_that_ends_before_its_viewer_comes_is_explained(told, script, monkeypatch):
+@pytest.fixture
+def watched(monkeypatch):
+    """A terminal, and a viewer that sees nothing before what it watches has ended."""
+
+    def watch(launch, **_):
+        until = time.monotonic() + 60
+        while launch.exit_status is None:
+            assert time.monotonic() < until, "it never ended"
+            launch.poll()
+        return launch.exit_status
+
     app = types.ModuleType("rftui.tui.app")
-    app.run = lambda launch, **_: launch._process.wait()
+    app.run = watch
     monkeypatch.setitem(sys.modules, "rftui.tui.app", app)
     monkeypatch.setattr("rftui.tui.app", app, raising=False)
     monkeypatch.setattr(launch, "has_terminal", lambda: True)
-    code, _, err = told("run", script("1 / 0"))
-    assert code == 2 and "ZeroDivisionError: division by zero" in err and err.count("\n") == 1
-    code, _, err = told("run", script(""))
-    assert code == 2 and "trained nothing" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("", "trained nothing"),
+        ("import sys; sys.exit('no rows here')", "script.py ended with exit code 1: no rows here"),
+    ],
+)
+def test_a_script_that_ends_before_its_viewer_comes_is_explained(told, script, watched, text, line):
+    code, _, err = told("run", script(text))
+    assert code == 2 and line in err and err.count("\n") == 1
+
+
+def test_a_scheduler_that_ends_before_its_viewer_comes_is_explained(told, make, watched):
+    made = make(Run(0, "a", state="stopped"))
+    made.db.write_bytes(b"no database" * 100)
+    code, _, err = told("open", "exp")
+    assert code == 1 and f"{made.db} cannot be read" in err and err.count("\n") == 1
+
+
+def test_open_starts_a_scheduler_where_the_one_that_runs_has_no_word_any_more(told, make, watched, monkeypatch):
+    made = make(Run(0, "a", state="stopped"))
+    attach, lock = link.attach, made.lock()
+
+    def just_ending(experiment):
+        lock.close()
+        return attach(experiment)
+
+    monkeypatch.setattr(link, "attach", just_ending)
+    made.db.write_bytes(b"no database" * 100)
+    code, _, err = told("open", "exp")
+    assert code == 1 and f"{made.db} cannot be read" in err, "what the new one says"
+
+
+def test_a_readonly_viewer_that_comes_too_late_starts_nothing(told, make, watched, monkeypatch):
+    made = make(Run(0, "a", state="stopped"))
+    attach, lock = link.attach, made.lock()
+    monkeypatch.setattr(link, "attach", lambda experiment: lock.close() or attach(experiment))
+    monkeypatch.setattr(link, "spawn", pytest.fail)
+    code, _, err = told("open", "exp", "--readonly")
+    assert code == 1 and "exp is not running, and --readonly starts nothing" in err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("1", 0), ("exp", 0), ("7", 2), ("", 0)])
@@ -158,16 +214,46 @@ def test_the_bare_command_lets_one_pick(terminal, make, monkeypatch, capsys, ans
     with made.lock():
         assert main([]) == code
     assert capsys.readouterr().out.splitlines()[1].startswith(" 1 exp")
-    assert [launched for launched, _, _ in terminal] == ([made] if answer and not code else [])
+    assert [launched.asked for launched, _, _ in terminal] == ([made] if answer and not code else [])
 
 
 @pytest.mark.parametrize(("term", "there"), [("xterm-256color", True), ("foo", True), ("dumb", False), ("", False)])
-def test_what_counts_as_a_terminal(term, there):
+def test_what_counts_as_a_terminal(on_a_terminal, term, there):
+    assert on_a_terminal(TERM=term) == there
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_no_screen_is_drawn_into_a_file(on_a_terminal, stream):
+    with open(os.devnull, "r+") as elsewhere:
+        assert not on_a_terminal(**{stream: elsewhere})
+
+
+@pytest.fixture
+def on_a_terminal():
+    """What `has_terminal` says on a terminal, but for a stream or a variable that is given."""
     master, slave = pty.openpty()
-    code = "from rftui.commands.text import has_terminal; import sys; sys.exit(has_terminal())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": term}
-    )
+
+    def ask(TERM="xterm-256color", **streams):
+        code = "from rftui.commands.text import has_terminal; import sys; sys.exit(has_terminal())"
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave, **streams}
+        return bool(
+            subprocess.run([sys.executable, "-c", code], env=os.environ | {"TERM": TERM}, **streams).returncode
+        )
+
+    yield ask
     os.close(master)
     os.close(slave)
-    assert done.returncode == there
+
+
+def test_with_stderr_in_a_file_the_lines_are_plain(script, tmp_path):
+    """As in `rftui run script.py 2>errors.txt`: Textual would draw into the file."""
+    path = script("print('a plain line')")
+    master, slave = pty.openpty()
+    with (tmp_path / "errors.txt").open("w") as errors:
+        command = [sys.executable, "-m", "rftui.cli", "run", path]
+        done = subprocess.run(command, stdin=slave, stdout=slave, stderr=errors, timeout=120)
+    assert os.read(master, 65536) == b"a plain line\r\n"
+    os.close(master)
+    os.close(slave)
+    said = (tmp_path / "errors.txt").read_text()
+    assert done.returncode == 2 and said.startswith("rftui: script.py trained nothing") and "\x1b" not in said

@@ -8,44 +8,62 @@ import types
 import pytest
 
 from rftui import link
+from rftui.commands import launch
 from rftui.link import Server
 from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot
 from rftui.runs import Run
+from rftui.scheduler.store import Store
+
+
+class Scheduler:
+    """One as the link shows it, in this process: it notes each command, and `answer` says what it replies."""
+
+    def __init__(self, experiment, answer):
+        self.commands = []
+        self._experiment, self._answer = experiment, answer
+        self._lock = experiment.lock()
+        self._server = Server(experiment)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        schema = {"SFT": [Field("training_args.learning_rate", "float", 5e-5), Field("peft_config.r", "int", 8)]}
+        while True:
+            match self._server.inbox.get():
+                case None:
+                    break
+                case Attach(viewer):
+                    info = ExperimentInfo("exp", str(self._experiment.path))
+                    self._server.send(viewer, Snapshot(0, info, [], {}, [], [], schema))
+                case Command(op="leave"):
+                    pass
+                case Command() as command:
+                    self.commands.append(command)
+                    reply = self._answer(command)
+                    if reply:
+                        self._server.send(command.viewer, reply)
+                    if not reply or reply.ending:
+                        break
+        self._server.close()
+        self._lock.close()
+
+    def end(self):
+        self._server.inbox.put(None)
+        self._thread.join()
 
 
 @pytest.fixture
 def scheduler(make):
-    """A scheduler as the link shows it, which notes each command and refuses those to run 2."""
-    made = make(Run(0, "a", state="running"), Run(0, "b", state="done"))
-    lock = made.lock()
-    server = Server(made)
-    commands = []
-    schema = {"SFT": [Field("training_args.learning_rate", "float", 5e-5), Field("peft_config.r", "int", 8)]}
+    """A scheduler that refuses what is asked of run 2."""
 
-    def serve():
-        while True:
-            match server.inbox.get():
-                case None:
-                    return
-                case Attach(viewer):
-                    info = ExperimentInfo("exp", str(made.path))
-                    server.send(viewer, Snapshot(0, info, [], {}, [], [], schema))
-                case Command(op="leave"):
-                    pass
-                case Command() as command:
-                    commands.append(command)
-                    ok = command.run == 1
-                    new = 3 if command.op == "clone" else None
-                    text = f"run {command.run} says yes" if ok else "it is done"
-                    server.send(command.viewer, Reply(command.id, ok, text, new))
+    def answer(command):
+        ok = command.run == 1
+        text = f"run {command.run} says yes" if ok else "it is done"
+        return Reply(command.id, ok, text, 3 if command.op == "clone" else None)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield commands
-    server.inbox.put(None)
-    thread.join()
-    server.close()
-    lock.close()
+    made = Scheduler(make(Run(0, "a", state="running"), Run(0, "b", state="done")), answer)
+    yield made.commands
+    made.end()
 
 
 def test_ops_reach_the_scheduler_and_its_answers_are_printed(told, scheduler):
@@ -91,6 +109,70 @@ def test_ops_that_cannot_be_start_no_scheduler(told, make, monkeypatch):
         "rftui: cannot stop run 1: it is done",
         "rftui: cannot stop run 2: it is already stopped; r resumes it",
     ]
+
+
+@pytest.fixture
+def reopened(monkeypatch):
+    """The schedulers that the command starts: they say yes."""
+    started = []
+
+    def reopen(experiment):
+        started.append(Scheduler(experiment, lambda command: Reply(command.id, True, f"{command.op} done", 4)))
+        return link.Launch("exp", experiment=experiment)
+
+    monkeypatch.setattr(launch, "reopen", reopen)
+    yield started
+    for each in started:
+        each.end()
+
+
+@pytest.mark.parametrize(
+    "word", [lambda command: Reply(command.id, False, "just ending", ending=True), lambda _: None]
+)
+def test_an_op_that_comes_as_the_scheduler_ends_is_asked_of_the_next_one(told, make, reopened, word):
+    """The one that ends refuses it, or has no word for it any more."""
+    old = Scheduler(make(Run(0, "a", state="stopped"), Run(0, "b", state="stopped")), word)
+    assert told("resume", "exp", "1", "2") == (0, "resume done\nresume done\n", "")
+    [new] = reopened
+    assert [command.run for command in old.commands] == [1]
+    assert [command.run for command in new.commands] == [1, 2]
+    old.end()
+
+
+def test_a_clone_that_comes_as_the_scheduler_ends_has_its_values(told, make, reopened):
+    old = Scheduler(make(Run(0, "a", state="done")), lambda _: None)
+    assert told("clone", "exp", "1", "--set", "lr=1e-4")[:2] == (0, "clone done\n")
+    assert reopened[0].commands[0].changes == {"training_args.learning_rate": 1e-4}
+    old.end()
+
+
+def test_no_scheduler_is_started_for_what_the_one_before_has_made_impossible(told, make, monkeypatch):
+    made = make(Run(0, "a", state="running"))
+
+    def finish(_):
+        store = Store(made.db)
+        store.save_run(Run(1, "a", state="done"))
+        store.close()
+
+    monkeypatch.setattr(link, "spawn", pytest.fail)
+    old = Scheduler(made, finish)
+    assert told("stop", "exp", "1") == (1, "", "rftui: run 1 a: stop is refused, it is done\n")
+    old.end()
+
+
+def test_a_scheduler_that_ends_again_and_again_is_no_loop(told, make, monkeypatch):
+    started = []
+
+    def reopen(experiment):
+        started.append(Scheduler(experiment, lambda _: None))
+        return link.Launch("exp", experiment=experiment)
+
+    monkeypatch.setattr(launch, "reopen", reopen)
+    old = Scheduler(make(Run(0, "a", state="stopped")), lambda _: None)
+    assert told("resume", "exp", "1") == (1, "", "rftui: the scheduler has ended\n")
+    assert len(started) == 1
+    for each in (old, *started):
+        each.end()
 
 
 def test_delete_asks_on_a_terminal(told, scheduler, monkeypatch):

@@ -13,12 +13,8 @@ pytestmark = pytest.mark.slow
 class Ops(Program):
     """A training whose run 1 was stopped on its way: `stopped` is how it then stood."""
 
-    def op(self, *arguments: object) -> str:
-        """Like `call`; a scheduler whose other runs have just ended refuses, and the next one is started then."""
-        return self.until(lambda: self.call(*arguments), 60)
-
     def clone(self, *arguments: object) -> int:
-        return json.loads(self.op("clone", "tiny", *arguments, "--json"))["run"]
+        return json.loads(self.call("clone", "tiny", *arguments, "--json"))["run"]
 
     def ended(self, run: int) -> dict:
         """The run once it is done, with its curves."""
@@ -91,14 +87,14 @@ def test_a_deleted_run_goes_with_its_files(ops):
     folder = ops.home / "tiny" / "runs" / str(clone)
     ops.until(lambda: folder.is_dir())
     assert "--yes" in ops.call("delete", "tiny", clone, code=2)
-    assert f"run {clone} is deleted" in ops.op("delete", "tiny", clone, "--yes")
+    assert f"run {clone} is deleted" in ops.call("delete", "tiny", clone, "--yes")
     assert ops.show(clone)["state"] == "deleted"
     assert "it is deleted" in ops.call("resume", "tiny", clone, code=1)
     ops.until(lambda: not folder.exists())
 
 
 def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(ops, undisturbed):
-    assert f"goes on from step {ops.stopped['step']}" in ops.op("resume", "tiny", 1)
+    assert f"goes on from step {ops.stopped['step']}" in ops.call("resume", "tiny", 1)
     assert ops.ended(1)["curves"] == undisturbed.show(1)["curves"]
     ops.ended(2)
     for run in (1, 2):

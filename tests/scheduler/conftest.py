@@ -6,6 +6,7 @@ from itertools import count
 import pytest
 from fake_worker import FakeWorkers, World
 
+from rftui import link
 from rftui.link import attach
 from rftui.messages import Command, Reply, Snapshot, Update
 from rftui.paths import create
@@ -107,6 +108,7 @@ def world(monkeypatch):
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: NoTracking())
     monkeypatch.setattr(loop, "_HOUSEKEEPING", 0.1)
     monkeypatch.setattr(loop, "_LINGER", 0.3)
+    monkeypatch.setattr(link, "_LAST_WORDS", 0.1)  # most viewers here do not watch to the end
     yield world
     world.let_go()
 

@@ -55,7 +55,7 @@ def test_events_are_told_once_and_the_ends_of_chunks_not_at_all(store, capsys):
 
 def test_the_table_at_the_end(store, capsys):
     done = Run(1, "long-name", state=DONE, chunk=2, chunks=2, step=9, metrics={"loss": 0.5, "eval_loss": float("nan")})
-    Printer(Board(store, done, Run(2, "b", state=FAILED, error="out of memory"))).summary([])
+    Printer(Board(store, done, Run(2, "b", state=FAILED, error="out of memory"))).summary()
     out = capsys.readouterr().out.splitlines()
     assert out[1].split() == ["1", "long-name", "done", "2/2", "9", "0.5000", "nan"]
     assert out[2].endswith("out of memory") and out[3] == "running: /there/exp"

@@ -77,16 +77,20 @@ def test_an_idle_scheduler_ends_when_its_viewers_have_left(idle):
     assert scheduler.end() == 0
 
 
-def test_faults_found_by_the_check_end_it_before_anything_trains(play, kept, world, capsys):
+def test_faults_found_by_the_check_end_it_before_anything_trains(play, kept, world, capsys, monkeypatch):
+    tracked = []
+    monkeypatch.setattr(loop, "start_tracking", tracked.append)
     world.check_faults = [(2, "target_modules are not in the model"), (None, "no rows")]
     world.check_notices = [(1, "warmup_ratio became warmup_steps")]
-    assert play().end() == 2
+    fault = play().end()
+    assert isinstance(fault, Fault) and fault.code == 2
+    assert fault.lines == ("run 2 r2: target_modules are not in the model", "no rows")
     assert world.trained == [] and {run.state for run in kept().runs()} == {QUEUED}
     told = [(event.text, event.level) for event in kept().events()]
     assert ("target_modules are not in the model", "error") in told
     assert ("warmup_ratio became warmup_steps", "notice") in told
-    printed = capsys.readouterr().out
-    assert "run 2 r2: target_modules are not in the model\n" in printed and "no rows\n" in printed
+    assert capsys.readouterr().out == "", "they are raised, to be told on stderr"
+    assert not tracked, "MLflow hears of nothing"
 
 
 def test_a_failed_run_costs_the_others_nothing(play, kept, world):

@@ -422,9 +422,29 @@ def test_what_would_start_a_run_is_refused_while_everything_ends(rigged, op):
     rigged.ask("stop", 3)
     rigged.ask("halt")
     answer = rigged.ask(op, 3, {RATE: 1.0})
-    assert not answer.ok and "open it again" in answer.text
+    assert not answer.ok and answer.ending and "just ending" in answer.text
     assert len(rigged.board.runs) == 3 and rigged.state(3) == STOPPED
     assert rigged.ask("stop", 2).ok and rigged.state(2) == STOPPED, "what ends a run is not"
+
+
+def test_what_comes_while_the_last_metrics_are_sent_is_answered(rig):
+    class Sending(Quiet):
+        """Viewers come, ask and go while it sends."""
+
+        def close(self, timeout):
+            if asked:
+                made.scheduler.server.inbox.put(asked.pop(0))
+                return False
+            return True
+
+    asked = [messages.Attach("v"), Command("1", "delete", 1, viewer="v"), Command("", "leave", viewer="v")]
+    made = rig()
+    made.scheduler._tracking = Sending()
+    made.closed = True
+    made.scheduler._close()
+    snapshot, reply = made.replies
+    assert isinstance(snapshot, messages.Snapshot) and snapshot.experiment.state == "interrupted"
+    assert not reply.ok and reply.ending and made.state(1) == QUEUED
 
 
 def test_a_stop_that_the_end_overtook_is_kept(rigged, experiment, rig):

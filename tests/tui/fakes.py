@@ -90,6 +90,7 @@ class FakeViewer:
     def __init__(self) -> None:
         self.sent: list[Command] = []
         self.closed = False
+        self.answered = False
         self._coming: queue.Queue[object] = queue.Queue()
         self._lost = False
         self._given = self._taken = self._handled = 0
@@ -116,10 +117,13 @@ class FakeViewer:
         try:
             batch = self._coming.get(timeout=timeout)
         except queue.Empty:
-            return []
+            if not self._lost:
+                return []
+            batch = None
         if batch is None:
             raise LinkLost("the scheduler has ended")
         self._taken += 1
+        self.answered |= any(isinstance(message, Snapshot) for message in batch)  # type: ignore[attr-defined]
         return batch  # type: ignore[return-value]
 
     def send(self, command: Command) -> None:
@@ -141,6 +145,11 @@ class FakeLaunch:
         self.log = None
         self.lines: list[str] = []
         self.exit_status: int | None = None
+        self.started = True
+        self.ended = False
+
+    def end(self) -> None:
+        self.ended = True
 
     def poll(self) -> FakeViewer | None:
         return self.viewer

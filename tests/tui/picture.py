@@ -22,7 +22,7 @@ async def main(out: str, home: Path) -> None:
 
         async def until(chunk: int) -> None:
             while min((run.chunk for run in app.board.runs.values()), default=0) < chunk:
-                assert not app.ops.lost, "the training ended early"
+                assert not app.attached.lost, "the training ended early"
                 await pilot.pause(0.2)
 
         await until(4)
@@ -36,7 +36,7 @@ async def main(out: str, home: Path) -> None:
             await pilot.pause()
         Path(out).write_text(app.export_screenshot(title="rftui"), encoding="utf-8")
         await pilot.press("q", "s")
-        while not app.ops.lost:
+        while not app.attached.lost:
             await pilot.pause(0.2)
 
 

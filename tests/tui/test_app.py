@@ -45,10 +45,33 @@ async def test_the_first_frame_comes_before_the_script_serves_and_shows_what_it_
         assert "waiting for the script" not in shown.text()
 
 
-async def test_leaving_before_the_script_serves(show):
+async def test_leaving_before_the_script_serves_asks_and_ends_it(show):
     async with show(None) as shown:
         await shown.press("q")
-    assert shown.app.return_value == 130
+        assert "End train.py?" in shown.text() and "has not begun to train" in shown.text()
+        await shown.press("escape")
+        assert shown.app.return_value is None and not shown.app.ops.ended
+        await shown.press("ctrl+c", "y")
+    assert shown.app.return_value == 130 and shown.app.ops.ended
+    assert "train.py was ended before it began to train" in shown.app.ops.last_words(shown.launch)[0]
+
+
+async def test_a_script_that_serves_while_it_is_asked_after_is_not_ended_unseen(show):
+    async with show(None) as shown:
+        await shown.press("q")
+        shown.viewer.give(snapshot())
+        shown.launch.viewer = shown.viewer
+        await shown.until(lambda: shown.app.board.experiment)
+        await shown.press("y")
+        assert isinstance(shown.app.screen, QuitScreen) and not shown.app.ops.ended
+
+
+async def test_leaving_a_scheduler_that_was_attached_to_asks_nothing(show):
+    async with show(None) as shown:
+        shown.launch.started = False
+        await shown.press("q")
+    assert shown.app.return_value == 0 and not shown.app.ops.ended
+    assert "train.py goes on" in shown.app.ops.last_words(shown.launch)[0]
 
 
 async def test_a_script_that_dies_before_it_serves_ends_the_viewer_with_its_exit_code(show):
@@ -58,12 +81,42 @@ async def test_a_script_that_dies_before_it_serves_ends_the_viewer_with_its_exit
     assert shown.app.return_value == 3
 
 
+async def test_a_scheduler_that_ends_before_its_first_word_ends_the_viewer(show):
+    async with show(None) as shown:
+        shown.viewer.lose()
+        shown.launch.viewer = shown.viewer
+        await shown.until(lambda: shown.viewer._coming.empty(), "the viewer is polled")
+        shown.launch.viewer, shown.launch.exit_status = None, 1
+        await shown.until(lambda: shown.app._exit)
+    assert shown.app.return_value == 1
+
+
+def test_a_script_that_was_left_is_ended(monkeypatch, capsys):
+    def leave(app):
+        app.ops.ended = True
+        app.exit(130)
+
+    monkeypatch.setattr(RftuiApp, "run", lambda self: App.run(self, headless=True))
+    monkeypatch.setattr(RftuiApp, "on_mount", leave)
+    launch = FakeLaunch()
+    assert app_module.run(launch) == 130 and launch.ended
+    assert "was ended before it began to train" in capsys.readouterr().out
+
+
 def test_what_is_left_on_the_terminal(monkeypatch, capsys):
     monkeypatch.setattr(RftuiApp, "run", lambda self: App.run(self, headless=True))
     dies = FakeLaunch()
     dies.exit_status, dies.lines = 3, ["the command says why"]
     assert app_module.run(dies) == 3
     assert capsys.readouterr().out == ""
+
+    faulty = FakeViewer()
+    error = Event(1, NOW, "no such module \x1b[2J", 1, "error")
+    faulty.give(snapshot([made(1, "queued", step=0, name="a")], state="interrupted", events=[error]))
+    faulty.lose()
+    assert app_module.run(FakeLaunch(faulty)) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "rftui: run 1 a: no such module  [2J\n")
 
     ended = FakeViewer()
     ended.give(snapshot([made(1, "done", name="[/b é"), made(2, "failed")], state="done"))
@@ -376,7 +429,7 @@ async def test_an_op_that_finds_the_link_lost(show):
     async with show() as shown:
         shown.viewer._lost = True
         await shown.press("s")
-        assert "the scheduler has ended" in shown.message() and "stopping" not in shown.row(1)
+        await shown.until(lambda: "the scheduler has ended" in shown.message() and "stopping" not in shown.row(1))
 
 
 # ---------------------------------------------------------------- --readonly, --ascii

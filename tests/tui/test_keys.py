@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fakes import NOW, made, snapshot
+from textual.events import Key
 
 from rftui.faults import USAGE
 from rftui.messages import Event, Update
@@ -84,6 +85,47 @@ async def test_a_log_that_is_not_there(show):
         await shown.until(lambda: "it has written nothing yet" in shown.text())
 
 
+# ---------------------------------------------------------------- keys that come in one piece, as over a slow line
+
+
+async def burst(shown, *keys: str) -> None:
+    """All keys are there before the first one acts."""
+    for key in keys:
+        shown.app.post_message(Key(key, key if len(key) == 1 else None))
+    await shown.pilot.pause()
+    await shown.pilot.pause()
+
+
+async def test_what_is_typed_right_after_clearing_a_field_stays(show):
+    async with show() as shown:
+        await shown.press("c")
+        await burst(shown, "end", "ctrl+u", *"1e-3", "left", "left", "left", "backspace", *"5", "down", *"80")
+        assert "lr 2e-4 → 5e-3" in shown.text() and "r 16 → 80" in shown.text()
+
+
+async def test_a_launch_takes_what_was_typed_right_before_it(show):
+    async with show() as shown:
+        await shown.press("c")
+        await burst(shown, "end", "ctrl+u", *"1e-3", "enter", "end", "ctrl+u", *"32", "ctrl+s")
+        assert shown.sent[0].changes == {"training_args.learning_rate": 1e-3, "peft_config.r": 32}
+
+
+async def test_a_filter_is_no_ops(show):
+    async with show() as shown:
+        await burst(shown, "slash", *"srcdq", "backspace", "ctrl+u", *"stopped", "enter", "j", "r")
+        assert shown.app.board.filter == "stopped" and shown.app.board.shown == [3]
+        assert [(command.op, command.run) for command in shown.sent] == [("resume", 3)]
+
+
+async def test_a_question_takes_its_answer_only(show):
+    async with show() as shown:
+        await burst(shown, "d", "n", "j", "j")
+        assert shown.sent == [] and len(shown.app.screen_stack) == 1
+        await shown.press("d")
+        await burst(shown, "right", "enter")
+        assert [command.op for command in shown.sent] == ["delete"]
+
+
 async def test_control_c_asks_as_q_does(show):
     async with show() as shown:
         await shown.press("ctrl+c")
@@ -93,10 +135,10 @@ async def test_control_c_asks_as_q_does(show):
 async def test_faults_before_the_first_step_end_the_viewer_and_are_told(show):
     first = snapshot([made(1, "queued", step=0), made(2, "queued", step=0)], state="loading", events=[])
     async with show(first) as shown:
-        await shown.give(Update(11, events=[Event(9, NOW, "run 2: learning_rate must be a number", 2, "error")]))
+        await shown.give(Update(11, events=[Event(9, NOW, "lr must be a number", 2, "error")]))
         shown.viewer.lose()
         await shown.until(lambda: shown.app.return_value == USAGE)
-        assert shown.app.board.faults == ["run 2: learning_rate must be a number"]
+        assert shown.app.board.faults == ["run 2 sft-lr0.0002-r16: lr must be a number"]
 
 
 async def test_only_changed_cells_are_drawn_anew(show, monkeypatch):

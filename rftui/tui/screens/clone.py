@@ -21,6 +21,7 @@ from rftui.faults import Fault
 from rftui.messages import Field
 from rftui.runs import Run, flatten, short
 from rftui.tui.board import clean
+from rftui.tui.keys import Entry
 
 _ALWAYS = (
     "training_args.learning_rate",
@@ -45,6 +46,12 @@ class CloneRequest:
     warm: bool
     name: str | None
     stop_parent: bool
+
+
+class Box(Entry):
+    """A value to type; enter goes on to the next field."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "app.focus_next")]
 
 
 class Pick(Select[str], inherit_bindings=False):
@@ -132,7 +139,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             box.styles.max_height = len(self._fields) + 12
             # Not a VerticalScroll, whose own up and down would scroll where they should move between the fields.
             with Vertical(id="rows"):
-                yield from self._row("name", Input(placeholder="made from the changes", id="name", compact=True))
+                yield from self._row("name", Box(id="name", placeholder="made from the changes"))
                 for number, field in enumerate(self._fields):
                     yield from self._knob(number, field)
                 if self._can_warm:
@@ -152,11 +159,11 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             keys = f"^s launch  ^t launch, stop {run.id}  up/down field  left/right choice  esc cancel"
             yield Static(Text(keys, style="bold"), classes="foot", markup=False)
 
-    def _box(self, number: int, field: Field) -> Input | Pick:
+    def _box(self, number: int, field: Field) -> Box | Pick:
         value, name = shown(self._before[field.name]), f"field-{number}"
         choices = ["true", "false"] if field.kind == "bool" else field.choices
         if not choices:
-            return Input(value, id=name, compact=True)
+            return Box(value, id=name)
         # The parent may have a value that is no choice; it stays until another one is picked.
         all_choices = [*choices, *(["none"] if field.optional else []), value]
         return Pick({choice: choice for choice in all_choices}, value, id=name, ascii=self._ascii)
@@ -175,7 +182,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             yield from boxes
 
     def on_mount(self) -> None:
-        self.query_one("#field-0" if self._fields else "#name").focus()
+        self._go("#field-0" if self._fields else "#name")
         self._check()
 
     # ------------------------------------------------------------ what is typed
@@ -186,9 +193,6 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     def on_select_changed(self) -> None:
         self._check()
 
-    def on_input_submitted(self) -> None:
-        self.focus_next()
-
     def on_descendant_focus(self) -> None:
         self._help()
 
@@ -198,7 +202,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
 
     def _typed(self, number: int) -> str:
         box = self.query_one(f"#field-{number}")
-        assert isinstance(box, (Input, Pick))
+        assert isinstance(box, (Box, Pick))
         return str(box.value).strip()
 
     def _check(self) -> None:
@@ -230,6 +234,13 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         """Scroll to a field with its fault, which may stand below the edge."""
         if number is not None and self._fields[number].name in self._faults:
             self.call_after_refresh(self.query_one(f"#knob-{number}").scroll_visible, animate=False)
+
+    def _go(self, field: str) -> None:
+        """Focus it, and select what is in it."""
+        box = self.query_one(field)
+        self.set_focus(box)
+        if isinstance(box, Box):
+            box.action_select_all()
 
     @property
     def _focused_field(self) -> int | None:
@@ -271,12 +282,13 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     # ------------------------------------------------------------ keys
 
     def action_launch(self, stop_parent: bool) -> None:
+        self._check()  # what was typed last may not have been looked at yet
         if self._empty:
             self._show("#whole", f"change something{', or start warm' if self._can_warm else ''}")
         if self._empty or self._faults:
             faulty = (n for n, field in enumerate(self._fields) if field.name in self._faults)
             if (first := next(faulty, None)) is not None:
-                self.query_one(f"#field-{first}").focus()
+                self._go(f"#field-{first}")
                 self._reveal(first)
             self.app.bell()
             return
