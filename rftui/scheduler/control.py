@@ -81,7 +81,7 @@ class Control:
     def _resume(self, command: Command, run: Run) -> Reply:
         if run.warm and not run.start_step and run.id not in self._host.pinning:
             return Reply(command.id, False, f"run {run.id}: it was stopped before its parent's weights were pinned")
-        run.turns = entry_turns(self._board.runs.values(), run.fit)
+        run.turns = entry_turns(self._board.runs.values(), run.fit, self._host.pinning)
         self._host.go_back(run, self._checkpoint(run))
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
         self._note(run, f"{text} ({_asked(command)})")
@@ -137,7 +137,8 @@ class Control:
         clone.start_step = parent.start_step + int(marker["step"])
         clone.start_epoch = parent.start_epoch + marker["epoch"]
         clone.start_row = int(marker["row"])
-        clone.turns = entry_turns((run for run in self._board.runs.values() if run is not clone), clone.fit)
+        others = (run for run in self._board.runs.values() if run is not clone)
+        clone.turns = entry_turns(others, clone.fit, self._host.pinning)
         self._board.touch(clone)
         return True
 
@@ -150,7 +151,7 @@ class Control:
         taken = {other.name for other in self._board.runs.values()}
         number = max(self._board.runs) + 1
         clone.name = _unique(command.name, taken) if command.name else run_name(clone.knobs, number, taken)
-        clone.turns = entry_turns(self._board.runs.values(), run.fit)
+        clone.turns = entry_turns(self._board.runs.values(), run.fit, self._host.pinning)
         self._board.add_run(clone)
         return clone
 
