@@ -86,7 +86,7 @@ class Control:
         return Reply(command.id, True, text)
 
     def _resume(self, command: Command, run: Run) -> Reply:
-        run.turns = entry_turns(self._board.runs.values(), run.fit)
+        run.turns = entry_turns(self._board.runs.values(), run.fit, self._host.pins.waiting)
         self._host.go_back(run)
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
         self._note(run, f"{text} ({_asked(command)})")
@@ -140,7 +140,7 @@ class Control:
         taken = {other.name for other in self._board.runs.values()}
         number = max(self._board.runs) + 1
         clone.name = _unique(command.name, taken) if command.name else run_name(clone.knobs, number, taken)
-        clone.turns = entry_turns(self._board.runs.values(), run.fit)
+        clone.turns = entry_turns(self._board.runs.values(), run.fit, self._host.pins.waiting)
         self._board.add_run(clone)
         return clone
 

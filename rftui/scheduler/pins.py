@@ -47,7 +47,8 @@ class Pins:
         clone.start_step = parent.start_step + int(marker["step"])
         clone.start_epoch = parent.start_epoch + marker["epoch"]
         clone.start_row = int(marker["row"])
-        clone.turns = entry_turns((run for run in self._board.runs.values() if run is not clone), clone.fit)
+        others = (run for run in self._board.runs.values() if run is not clone)
+        clone.turns = entry_turns(others, clone.fit, self.waiting)
         self._board.touch(clone)
         return True
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from rftui.runs import QUEUED, RUNNING, WAITING, Run
 
+_IN_FORCE = (QUEUED, RUNNING, WAITING)
+"""States whose turns count. A run that is stopping holds nobody back, so that the others may be well past it."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -45,7 +48,7 @@ def choose(
     the others back. `moving` runs are being freed: they cannot start yet, but their turn is kept, and an idle worker
     for each of them.
     """
-    active = [run for run in runs if run.state in (QUEUED, RUNNING, WAITING) and run.id not in blocked]
+    active = [run for run in runs if run.state in _IN_FORCE and run.id not in blocked]
     turns = {run.id: run.turns for run in active}
     fits = {run.id: run.fit for run in active}
     ready = {run.id for run in active if run.state in (QUEUED, WAITING) and run.id not in moving}
@@ -86,6 +89,7 @@ def _best(
     return next((Move(run) for run in eligible if run in balances or run in worth_moving), None)
 
 
-def entry_turns(runs: Iterable[Run], fit: int) -> int:
-    """The count of turns with which a late joiner enters a fit: the smallest in force."""
-    return min((run.turns for run in runs if run.fit == fit and run.active), default=0)
+def entry_turns(runs: Iterable[Run], fit: int, blocked: Collection[int] = ()) -> int:
+    """The count of turns with which a late joiner enters a fit: the smallest in force, which no `blocked` run's is."""
+    in_force = (run for run in runs if run.fit == fit and run.state in _IN_FORCE and run.id not in blocked)
+    return min((run.turns for run in in_force), default=0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rftui.runs import DONE, QUEUED, RUNNING, STOPPED, WAITING, Run
+from rftui.runs import DONE, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.scheduler.policy import Move, Start, choose, entry_turns
 
 
@@ -135,6 +135,11 @@ def test_blocked_runs_and_other_fits_hold_nobody_back():
     assert choose([waiting(1, fit=1, state=RUNNING), waiting(2, turns=3, fit=2)], ["w0"], {}) == [Start(2, "w0")]
 
 
-@pytest.mark.parametrize(("states", "turns"), [([WAITING, RUNNING], 4), ([STOPPED, RUNNING], 6), ([DONE, STOPPED], 0)])
+@pytest.mark.parametrize(
+    ("states", "turns"),
+    [([WAITING, RUNNING], 4), ([STOPPED, RUNNING], 6), ([STOPPING, RUNNING], 6), ([DONE, STOPPED], 0)],
+)
 def test_a_late_joiner_enters_with_the_smallest_count_in_force(states, turns):
-    assert entry_turns([waiting(1, 4, state=states[0]), waiting(2, 6, state=states[1])], 1) == turns
+    runs = [waiting(1, 4, state=states[0]), waiting(2, 6, state=states[1])]
+    assert entry_turns(runs, 1) == turns
+    assert entry_turns([*runs, waiting(3, 1)], 1, blocked=[3]) == turns

@@ -1,0 +1,133 @@
+"""Whatever happens in whatever order: turns are fair, nobody starves, and what a killed scheduler left is taken up."""
+
+import copy
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from simulated import Simulated, copied, experiment
+from test_races import Quiet, Silent
+
+from rftui.paths import checkpoint_marker, newest_checkpoint
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
+from rftui.scheduler import loop
+from rftui.scheduler.store import Store
+
+EXPECTED_FAILURES = ("its worker died twice", "were pinned", "weights to start from")
+
+WHERE_IT_STANDS = ("state", "step", "epoch", "chunk", "device", "checkpoint", "metrics", "error")
+
+OPS = ("stop", "resume", "clone", "warm", "delete")
+
+events = st.one_of(
+    st.tuples(st.sampled_from(["work", "hear", "both", "both", "round", "die"]), st.integers(0, 2)),
+    st.tuples(st.sampled_from(OPS), st.integers(1, 6)),
+)
+histories = st.lists(events, min_size=10, max_size=80)
+thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """A scheduler without processes of its own."""
+    monkeypatch.setattr(loop, "Workers", Silent)
+    monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
+
+
+def happens(simulated, event):
+    what, which = event
+    worker = list(simulated.workers)[which % len(simulated.workers)]
+    if what in ("work", "hear", "die"):
+        getattr(simulated, what)(worker)
+        return
+    if what in ("both", "round"):
+        for name in [worker] if what == "both" else list(simulated.workers):
+            simulated.work(name)
+            simulated.hear(name)
+        return
+    in_force = simulated.in_force(1).values()
+    answer = simulated.ask("clone", which, warm=True) if what == "warm" else simulated.ask(what, which)
+    if answer.ok and what in ("resume", "clone", "warm"):
+        joined = simulated.runs[answer.run or which]
+        assert joined.turns - (joined.state == RUNNING) == min(in_force, default=0), "it joins with another count"
+
+
+@given(st.integers(1, 4), st.sampled_from(["cpu", "cpu:2", "cpu:3"]), histories)
+@thorough
+def test_turns_stay_fair_and_nobody_starves(runs, devices, history):
+    with tempfile.TemporaryDirectory() as folder:
+        simulated = Simulated(experiment(Path(folder), runs), devices).ready()
+        try:
+            for event in history:
+                happens(simulated, event)
+            simulated.rest()
+            for run in simulated.runs.values():
+                assert run.state != FAILED or any(why in run.error for why in EXPECTED_FAILURES), run.error
+                if run.state == DONE:
+                    curves = simulated.rig.board.store.curves(run.id)[run.id]
+                    assert curves["loss"] == [(step, 1 / step) for step in range(1, 7)]
+        finally:
+            simulated.kill()
+
+
+@given(st.integers(1, 4), st.sampled_from(["cpu", "cpu:2"]), st.lists(histories, min_size=1, max_size=3))
+@thorough
+def test_what_a_killed_scheduler_left_is_taken_up_the_same_way_each_time(runs, devices, histories):
+    """After each history the scheduler is killed, and the next one goes on with what it left."""
+    with tempfile.TemporaryDirectory() as folder:
+        simulated = Simulated(experiment(Path(folder), runs), devices).ready()
+        try:
+            asked = 0
+            for number, history in enumerate(histories):
+                for event in history:
+                    happens(simulated, event)
+                    asked += event[0] in OPS
+                answered = {run.id: run.state for run in simulated.runs.values()}
+                left = copied(simulated.directory, Path(folder) / f"left{number}")
+                simulated.kill()
+                simulated = Simulated(simulated.directory, devices, fit=None)
+                taken_up(left, answered, asked, simulated)
+                if number % 2:  # else it is killed before it has kept what it took up
+                    simulated.rig.board.flush()
+                once = copy.deepcopy(simulated.runs), simulated.curves()
+                simulated.kill()
+                simulated = Simulated(simulated.directory, devices, fit=None)
+                assert (simulated.runs, simulated.curves()) == once
+                simulated.ready()
+            simulated.rest()
+        finally:
+            simulated.kill()
+
+
+def taken_up(left, answered, asked, simulated):
+    """Each run stands where the directory that was `left` says, whatever the killed scheduler still had in mind."""
+    store = Store.read(left.db)
+    before, curves = {run.id: run for run in store.runs()}, store.curves()
+    journal = store._db.execute("SELECT count(*), count(ok), count(reply) FROM journal").fetchone()
+    store.close()
+    assert journal == (asked, asked, asked)
+    assert before.keys() == answered.keys() == simulated.runs.keys(), "a clone that was answered is not there"
+    for number, old in before.items():
+        new, points = simulated.runs[number], curves.get(number, {})
+        assert old.active or old.state == answered[number]
+        unpinned = old.warm and not old.start_step
+        start = checkpoint_marker(left.run(number).start) if unpinned else None
+        if start:
+            assert (new.start_step, new.start_row) == (before[old.parent].start_step + start["step"], start["row"])
+            old.start_step, old.start_epoch, old.start_row = new.start_step, new.start_epoch, new.start_row
+            old.turns = new.turns
+        if old.active:
+            checkpoint = newest_checkpoint(left.run(number).checkpoints)
+            step = checkpoint_marker(checkpoint)["step"] if checkpoint else 0
+            failed = unpinned and not start
+            assert new.state == (FAILED if failed else STOPPED if old.state == STOPPING else QUEUED)
+            assert (new.step, new.device) == (step, None)
+            assert (new.checkpoint or "").rpartition("/")[2] == (checkpoint.name if checkpoint else "")
+            points = {name: kept for name, curve in points.items() if (kept := [p for p in curve if p[0] <= step])}
+            for field in WHERE_IT_STANDS:
+                setattr(old, field, getattr(new, field))
+        assert new == old
+        assert simulated.curves().get(number, {}) == points
+        assert new.metrics == {name: curve[-1][1] for name, curve in points.items()}
