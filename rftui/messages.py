@@ -257,11 +257,13 @@ class Logged:
 
 @dataclass
 class Saved:
-    """A checkpoint is committed."""
+    """A checkpoint is committed; `seconds` and `size` (bytes) are what it cost."""
 
     run: int
     step: int
     path: str
+    seconds: float = 0.0
+    size: int = 0
 
 
 @dataclass

@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict, load_from_disk
 
 import rftui.scheduler
 from rftui import experiment as module
+from rftui import fit as fit_module
 from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.spec import Spec
 from rftui.experiment import Experiment
@@ -231,3 +232,17 @@ def test_a_plain_script_ends_with_a_line_and_a_code(tmp_path, mode, line):
 def test_a_worker_that_imports_the_script_starts_nothing(tmp_path):
     done = script(tmp_path, "fit", RFTUI_WORKER="cpu:0")
     assert done.returncode == 1 and '__name__ == "__main__"' in done.stderr
+
+
+@pytest.mark.parametrize(("free", "outcome"), [(2**20, "refused"), (2**30, "told"), (2**40, "fine")])
+def test_the_disk_is_looked_at_before_a_fit(trained, monkeypatch, free, outcome):
+    usage = types.SimpleNamespace(free=free)
+    monkeypatch.setattr(fit_module.shutil, "disk_usage", lambda path: usage)
+    experiment = Experiment("f")
+    if outcome == "refused":
+        with pytest.raises(Fault, match="only 1 MB are free .* --home DIR"):
+            experiment.run_fit(CONFIGS, None, ROWS)
+        assert experiment.path is None and len(trained) == 1
+        return
+    experiment.run_fit(CONFIGS, None, ROWS)
+    assert any("only 1.0 GB are free" in line for line in store_of(experiment).said) == (outcome == "told")

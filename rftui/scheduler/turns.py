@@ -91,7 +91,10 @@ class Turns:
                 run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
                 self._began[run.id] = step
                 self._board.touch(run)
-            case messages.Saved(_, _, path):
+            case messages.Saved(_, step, path, seconds, size):
+                if not run.checkpoint:
+                    cost = f"{seconds:.1f} s and {size / 1e6:.1f} MB"
+                    self._board.log(f"run {run.id} has its first checkpoint, at step {step}; one costs {cost}", run)
                 run.checkpoint = path
                 self._deaths.pop(run.id, None)
                 self.setbacks.saved(run)

@@ -33,14 +33,14 @@ class Saver:
     def __init__(self, directory: Path, *, every_chunk: bool = False) -> None:
         self._directory = directory
         self._every_chunk = every_chunk
-        self._cost = 0.2  # seconds; a guess until the first one is measured
+        self.cost = 0.2  # seconds; a guess until the first one is measured
         self._at = 0.0
         self.newest: tuple[int, Path] | None = None
 
     def due(self, active: float) -> bool:
         """Whether one should be written at a chunk end after `active` seconds of the run's own time: every 30 times
         its cost, at the latest every ten minutes."""
-        return self._every_chunk or active - self._at >= min(30 * self._cost, 600)
+        return self._every_chunk or active - self._at >= min(30 * self.cost, 600)
 
     def save(self, trainer: Trainer, at_step_end: Rng, active: float, position: dict[str, Any]) -> Path:
         """Commit a checkpoint of the trainer's present step, unless there is one, and drop the oldest beyond two.
@@ -71,7 +71,7 @@ class Saver:
         self.newest = (step, self._directory / f"step-{step}")
         for old in checkpoints_in(self._directory)[_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
-        self._cost, self._at = time.perf_counter() - begun, active
+        self.cost, self._at = time.perf_counter() - begun, active
         return self.newest[1]
 
 

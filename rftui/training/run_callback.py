@@ -208,7 +208,9 @@ class RunCallback(TrainerCallback):
             where["patience"] = self._built.patience.state
         at_step_end = self._at_step_end
         path = self.patiently(lambda: self.saver.save(self._trainer, at_step_end, self._thread.seat.held, where))
-        self._thread.tell(messages.Saved(self._thread.run_id, state.global_step, str(path)))
+        self._thread.tell(
+            messages.Saved(self._thread.run_id, state.global_step, str(path), self.saver.cost, checkpoints.size(path))
+        )
         return path
 
     def patiently(self, write: Callable[[], Path]) -> Path:

@@ -1,0 +1,183 @@
+"""One `run_fit`: what it was given, checked as far as it can be without TRL, and written into the experiment."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from rftui import paths
+from rftui.automl.generation import GENERATION, generation_faults, rows_per_step
+from rftui.automl.grid import expand
+from rftui.automl.nearest import nearest
+from rftui.automl.spec import Leaf, Spec, plain, run_name
+from rftui.chunks import chunks_per_epoch
+from rftui.faults import Fault
+from rftui.runs import Run
+
+_LITTLE = 2 * 2**30
+_TOO_LITTLE = 2**27
+"""Free bytes of the disk with which a fit is warned about, and refused."""
+
+
+class Fit:
+    """One `run_fit`, checked as far as it can be without TRL. Raises one Fault for everything that is wrong."""
+
+    def __init__(
+        self,
+        group: Any,
+        create_model_fn: Any,
+        datasets: dict[str, Any],
+        num_chunks: int | None,
+        chunk_size: int | None,
+        seed: int,
+        unknown: dict[str, Any],
+    ) -> None:
+        self.notices: list[str] = []
+        faults = [f"run_fit has no argument {name!r}{nearest(name, _ARGUMENTS)}" for name in unknown]
+        if create_model_fn is not None and not callable(create_model_fn):
+            faults.append(
+                f"create_model_fn is {type(create_model_fn).__name__}, not a function; the order is "
+                "run_fit(config_group, create_model_fn, train_dataset, eval_dataset, num_chunks, seed)"
+            )
+        faults += [
+            f"{name} must be a whole number, {least} or more, not {value!r}"
+            for name, value, least in (("num_chunks", num_chunks, 1), ("chunk_size", chunk_size, 1), ("seed", seed, 0))
+            if value is not None and (type(value) is not int or value < least)
+        ]
+        self.datasets = {name: _dataset(given, name, faults) for name, given in datasets.items()}
+        leaves: list[Leaf] = []
+        try:
+            leaves = expand([] if group is None else group)
+        except Fault as fault:
+            faults += fault.lines
+        self.spec = Spec(
+            leaves, create_model_fn, num_chunks, chunk_size, seed, has_eval=self.datasets["eval"] is not None
+        )
+        if not faults:
+            faults = self.spec.troubles()
+        if faults:
+            raise Fault(*faults)
+        self._plan_chunks()
+
+    def _plan_chunks(self) -> None:
+        spec, rows = self.spec, len(self.datasets["train"])
+        self.chunks = chunks_per_epoch(rows, spec.num_chunks, spec.chunk_size)
+        if spec.num_chunks and spec.chunk_size and self.chunks != chunks_per_epoch(rows, None, spec.chunk_size):
+            self.notices.append(f"num_chunks {spec.num_chunks} wins over chunk_size {spec.chunk_size}")
+        if self.chunks < (spec.num_chunks or (1 if spec.chunk_size else 4)):
+            self.notices.append(f"{rows} rows make {self.chunks} chunk{'s' * (self.chunks > 1)}, one row each")
+        steps = min(int(rows // _batch(leaf)) for leaf in spec.leaves)
+        if self.chunks > 1 and steps < 10 * self.chunks:
+            self.notices.append(
+                f"a chunk is only about {max(1, steps // self.chunks)} optimizer steps of the largest batch; "
+                f"with num_chunks={max(1, steps // 10)} chunks would be easier to compare"
+            )
+
+    def check_disk(self, home: Path) -> None:
+        """Raises Fault where the disk of `home` has no room for the rows and some checkpoints."""
+        there = next(path for path in (home, *home.parents) if path.exists())
+        free = shutil.disk_usage(there).free
+        rows = sum(dataset.data.nbytes for dataset in self.datasets.values() if dataset is not None)
+        if free < rows + _TOO_LITTLE:
+            raise Fault(
+                f"only {free / 2**20:.0f} MB are free on the disk of {home}, and the rows and checkpoints need "
+                f"{(rows + _TOO_LITTLE) / 2**20:.0f} MB or more: free some, or choose another home with --home DIR"
+            )
+        if free < rows + _LITTLE:
+            self.notices.append(
+                f"only {free / 2**30:.1f} GB are free on the disk of {home}: a run that finds it full is paused"
+            )
+
+    def write(self, directory: paths.ExperimentDir, store: Any) -> int:
+        """Datasets, spec, and a run for each config, into the experiment. Returns the number of the fit."""
+        rows = {name: len(dataset) if dataset is not None else 0 for name, dataset in self.datasets.items()}
+        number: int = store.add_fit(
+            num_chunks=self.spec.num_chunks,
+            chunk_size=self.spec.chunk_size,
+            seed=self.spec.seed,
+            rows=rows["train"],
+            eval_rows=rows["eval"],
+        )
+        for name, dataset in self.datasets.items():
+            if dataset is not None:
+                _materialise(dataset, directory.data(number) / name)
+        self.spec.save(directory.spec(number))
+        taken: set[str] = set()
+        for leaf_number, leaf in enumerate(self.spec.leaves):
+            name = run_name(leaf.knobs, leaf_number + 1, taken)
+            taken.add(name)
+            run = Run(0, name, leaf.algo, number, leaf_number, created=time.time())
+            run.config, run.knobs = plain(leaf), leaf.knobs
+            store.add_run(run)
+        for notice in self.notices:
+            store.log(notice, level="notice")
+        return number
+
+
+_ARGUMENTS = (
+    "config_group create_model_fn train_dataset eval_dataset num_chunks seed chunk_size "
+    "param_config create_model_func num_shards"
+).split()
+
+
+def _dataset(given: Any, name: str, faults: list[str]) -> Any:
+    """The dataset as a `datasets.Dataset`, or None; what is wrong with it goes to `faults`."""
+    if given is None:
+        if name == "train":
+            faults.append("run_fit needs a train_dataset: a datasets.Dataset, or a list of dicts")
+        return None
+    from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+
+    name = f"{name}_dataset"
+    if isinstance(given, list) and all(isinstance(row, dict) for row in given):
+        try:
+            given = Dataset.from_list(given)
+        except Exception as error:  # pyarrow's errors, for columns that hold values of several types
+            faults.append(f"{name} cannot be made a Dataset: {' '.join(str(error).split())}")
+            return None
+    if isinstance(given, (DatasetDict, IterableDatasetDict, dict)):
+        split = next(iter(given), "train")
+        faults.append(
+            f"{name} holds several splits ({', '.join(map(str, given))}): pick one, as in dataset[{split!r}]"
+        )
+    elif isinstance(given, IterableDataset):
+        faults.append(
+            f"{name} is an IterableDataset, whose rows cannot be shuffled alike for all runs: take as many as you "
+            "need, with Dataset.from_list(list(dataset.take(10_000)))"
+        )
+    elif not isinstance(given, Dataset):
+        faults.append(f"{name} is {type(given).__name__}; it must be a datasets.Dataset, or a list of dicts")
+    elif not len(given):
+        faults.append(f"{name} has no rows")
+    else:
+        return given
+    return None
+
+
+def _batch(leaf: Leaf) -> Fraction:
+    """Rows that an optimizer step of the config takes; what makes no sense is told by the check of the configs."""
+    args = leaf.config["training_args"]
+    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", *GENERATION)
+    sane = all(args.get(name) is None or (type(args[name]) is int and args[name] > 0) for name in sizes)
+    if not sane or (leaf.algo == "GRPO" and generation_faults(args, evaluates=False)):
+        return Fraction(1)
+    return rows_per_step(leaf.algo, args)
+
+
+def _materialise(dataset: Any, folder: Path) -> None:
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        dataset.save_to_disk(str(folder))
+        for path in [*folder.rglob("*"), folder, folder.parent, folder.parent.parent]:
+            paths.sync(path)
+    except OSError as error:
+        raise Fault(f"cannot write the rows to {folder}: {error.strerror or error}") from error
+    finally:
+        if shown:
+            enable_progress_bars()
