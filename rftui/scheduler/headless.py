@@ -48,11 +48,11 @@ class Printer:
         info, runs = self._board.info, [run for run in self._board.runs.values() if run.active or run.chunks]
         total = sum(run.total_steps for run in runs)
         share = sum(run.step for run in runs) / total if total and all(run.total_steps for run in runs) else None
+        most = max((run.chunks for run in runs), default=0)
         running, active = (sum(run.state == RUNNING for run in runs), sum(run.active for run in runs))
         parts = [
             f"{share:4.0%}" if share is not None else "  – ",
-            f"chunk {min((run.chunk for run in runs if run.active), default=0)}"
-            f"/{max((run.chunks for run in runs), default=0)}",
+            f"chunk {min((run.chunk for run in runs if run.active), default=most)}/{most}",
             f"{running} running, {active - running} waiting",
             f"{info.steps_per_second:.1f} steps/s" if info.steps_per_second else "– steps/s",
             f"ETA {_duration(info.eta)}",

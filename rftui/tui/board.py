@@ -120,9 +120,9 @@ class Board:
         return marked or ([self.runs[cursor]] if cursor in self.runs else [])
 
     def metrics(self) -> list[str]:
-        """The metrics that any run has, the losses first."""
+        """The metrics that any run has, the losses and the reward first."""
         names = {name for of_run in self.curves.values() for name in of_run}
-        first = [name for name in ("loss", "eval_loss") if name in names]
+        first = [name for name in ("loss", "eval_loss", "reward", "eval_reward") if name in names]
         return first + sorted(names - set(first))
 
     def plotted(self, cursor: int | None) -> list[int]:

@@ -55,6 +55,8 @@ def plot(curves: Mapping[int, Curve], labels: dict[int, str], width: int, height
     for line, (run, curve) in zip(drawn if names else [], series.items(), strict=False):
         last = curve[-1][1]
         value = ("^" if ascii else "↑") + "off" if last > high else f"{last:.4g}"
+        if not math.isfinite(curves[run][-1][1]):
+            value = "nan!"
         label = set_cell_size(labels[run], names - len(value) - 2).rstrip()
         line.truncate(width - names, pad=True)
         line.append(f" {label} {value}", style=colour(run))

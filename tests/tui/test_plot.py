@@ -96,3 +96,7 @@ def test_the_ascii_plot_has_only_ascii():
 def test_colours_are_stable_and_the_terminals_own():
     assert colour(1) == colour(9) != colour(2)
     assert colour(0).startswith("color(")
+
+
+def test_a_curve_that_ends_in_a_nan_says_so():
+    assert "run-1 nan!" in drawn({1: [*FALLING, (400, math.nan)], 2: FALLING}) and drawn({2: FALLING}).count("nan!") == 0
