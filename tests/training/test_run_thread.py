@@ -10,10 +10,11 @@ from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftui import messages
-from rftui.automl import RFLoraConfig, RFModelConfig, RFSFTConfig
+from rftui.automl import RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.paths import checkpoint_marker, checkpoints_in
+from rftui.runs import Run
 from rftui.training import checkpoints
-from tests.fidelity.cases import rows
+from tests.fidelity.cases import rows, short
 from tests.training.engine import TINY, Engine, logged, of
 
 
@@ -216,3 +217,36 @@ def test_prompts_longer_than_max_length_are_counted(tmp_path):
     engine.start(2)
     refused = engine.train(2)[-1]
     assert isinstance(refused, messages.Failed) and "longer than max_length" in refused.error
+
+
+def generating(**args):
+    given = {"per_device_train_batch_size": 4, "num_generations": 2, "max_completion_length": 4, "num_train_epochs": 1}
+    return RFModelConfig(
+        TINY,
+        peft_config=RFLoraConfig(r=4, target_modules=["q_proj", "v_proj"]),
+        training_args=RFGRPOConfig(**(given | args)),
+        reward_funcs=[short],
+    )
+
+
+def test_a_run_is_saved_at_the_end_of_a_generation_and_deleted_within_it(tmp_path):
+    spans = {"steps_per_generation": 2, "num_iterations": 2}  # a generation lasts four steps
+    engine = Engine(tmp_path, [generating(**spans), generating(**spans)], num_chunks=1, eval_rows=0)
+    engine.start(1)
+    engine.turn(1)
+    engine.until(1, messages.Stepped)
+    engine.order(messages.Halt(1))
+    halted = engine.until(1, messages.Halted)[-1]
+    assert halted.step == 4 and checkpoint_marker(checkpoints_in(engine.experiment.run(1).checkpoints)[0])["row"] == 4
+    engine.start(2)
+    engine.turn(2)
+    engine.until(2, messages.Stepped)
+    engine.order(messages.Halt(2, save=False))
+    assert engine.until(2, messages.Halted)[-1].step < 4
+
+
+def test_a_cold_clone_has_its_parents_reward_functions(tmp_path):
+    engine = Engine(tmp_path, generating(), eval_rows=0)
+    clone = Run(2, "clone", "GRPO", parent=1, changes={"training_args.learning_rate": 1e-3})
+    trainer = engine._builder.build(clone).trainer
+    assert trainer.reward_func_names == ["short"] and trainer.args.learning_rate == 1e-3

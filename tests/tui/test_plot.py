@@ -99,4 +99,6 @@ def test_colours_are_stable_and_the_terminals_own():
 
 
 def test_a_curve_that_ends_in_a_nan_says_so():
-    assert "run-1 nan!" in drawn({1: [*FALLING, (400, math.nan)], 2: FALLING}) and drawn({2: FALLING}).count("nan!") == 0
+    assert (
+        "run-1 nan!" in drawn({1: [*FALLING, (400, math.nan)], 2: FALLING}) and drawn({2: FALLING}).count("nan!") == 0
+    )
