@@ -139,7 +139,12 @@ def _again(error: BaseException) -> str:
     """Whether the run may be gone on with after `error`, as `messages.Failed` says it."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
         return "memory"
-    return "child" if _DEAD_CHILD.search(str(error)) else ""
+    # A child that dies while a batch is fetched from it is still alive for torch, which passes the broken link on.
+    broken = isinstance(error, (ConnectionError, EOFError)) and any(
+        frame.f_code.co_filename == torch.utils.data.dataloader.__file__
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+    return "child" if broken or _DEAD_CHILD.search(str(error)) else ""
 
 
 def _forget(error: BaseException) -> None:

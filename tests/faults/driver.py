@@ -26,6 +26,9 @@ from tests.faults.plan import Kill, Plan
 _STILL = 300.0
 """Seconds without any change after which it has come to a halt."""
 
+_PATIENCE = 15.0
+"""Seconds that a kill waits for a victim, past its moment."""
+
 _END = 90.0
 """Seconds that everything may take to end by itself."""
 
@@ -72,9 +75,8 @@ class Driver:
             elif self._done(runs) and self._front and self._front.viewer:
                 self._front.quit()
             self._ask(runs)
-            if self._left and self._comes(self._left[0], roles, runs) and self._kill(self._left[0]):
-                self.killed.append(self._left.pop(0))
-                self._due = None
+            if self._left and self._comes(self._left[0], roles, runs):
+                self._carry_out(self._left[0])
             time.sleep(0.002 if self._left and self._left[0].moment.kind == "save" else 0.03)
 
     def _fail(self, text: str, *lines: str) -> Mismatch:
@@ -190,6 +192,15 @@ class Driver:
             self._due = time.monotonic() + moment.delay
         return len(runs) >= RUNS and time.monotonic() >= self._due
 
+    def _carry_out(self, kill: Kill) -> None:
+        killed = self._kill(kill)
+        if killed:
+            self.killed.append(kill)
+        if killed or time.monotonic() > self._due + _PATIENCE:
+            self._say(f"  {'killed' if killed else 'nothing to kill:'} {kill}")
+            self._left.remove(kill)
+            self._due = None
+
     def _kill(self, kill: Kill) -> bool:
         """Kill the victim; False where there is none, or where its end would rightly fail a run."""
         roles = self._home.roles()
@@ -209,7 +220,6 @@ class Driver:
             self._excused |= kill.victim in ("scheduler", "front", "all")
             if kill.victim == "loader":
                 self._strikes(*LOADING_RUNS)
-            self._say(f"  killed {kill}")
         return taken
 
     def _kill_worker(self, workers: list[psutil.Process], kill: Kill) -> bool:
@@ -234,8 +244,6 @@ class Driver:
         except (psutil.NoSuchProcess, KeyError):
             pass
         strike(process, signal.SIGKILL if taken else signal.SIGCONT)
-        if taken:
-            self._say(f"  killed {kill}")
         return taken
 
     def _settle(self) -> None:

@@ -97,14 +97,14 @@ class Front:
 
 
 class Home(Program):
-    """A home with the campaign's experiment, as `rftui` leaves it there."""
+    """A home with the experiment of a script (which calls it "faults", and its model MODEL), as `rftui` leaves it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, script: str = SCRIPT, devices: str = "cpu:2") -> None:
         super().__init__(folder)
-        self.script.write_text(SCRIPT.replace("MODEL", repr(str(TINYCHAT))))
+        self.script.write_text(script.replace("MODEL", repr(str(TINYCHAT))))
         self.runtime = folder / "s"  # where the sockets are made, to see what is left there
         self.runtime.mkdir()
-        self.environment |= {"XDG_RUNTIME_DIR": str(self.runtime), "RFTUI_DEVICES": "cpu:2"}
+        self.environment |= {"XDG_RUNTIME_DIR": str(self.runtime), "RFTUI_DEVICES": devices}
         self.experiment = ExperimentDir(self.home / "faults")
         self._fronts = 0
 

@@ -5,7 +5,7 @@ import re
 import shutil
 from collections import Counter, deque
 
-from fake_worker import write_checkpoint
+from fake_worker import write_checkpoint, write_final
 from test_races import Rig
 
 from rftui import messages
@@ -162,10 +162,10 @@ class Simulated:
             worker.outbox.append(messages.Stepped(run, step, chunk, step / PER))
             worker.outbox.append(messages.Logged(run, step, {"loss": 1 / step}))
         if step == CHUNKS * PER:
-            path = self._save(worker, run, step)
+            path, final = self._save(worker, run, step), str(write_final(self.directory.run(run), step, PER))
             del worker.steps[run]
             worker.training = None
-            worker.outbox.append(messages.Finished(run, step, "final", path, 0.1))
+            worker.outbox.append(messages.Finished(run, step, final, path, 0.1))
         elif step % PER == 0:
             if run % 2:
                 self._save(worker, run, step)

@@ -11,13 +11,13 @@ from simulated import Simulated, copied, experiment
 from test_races import Quiet, Silent
 
 from rftui.paths import checkpoint_marker, newest_checkpoint
-from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
+from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
 from rftui.scheduler import loop
 from rftui.scheduler.store import Store
 
 EXPECTED_FAILURES = ("its worker died twice", "were pinned", "weights to start from")
 
-WHERE_IT_STANDS = ("state", "step", "epoch", "chunk", "device", "checkpoint", "metrics", "error")
+WHERE_IT_STANDS = ("state", "step", "epoch", "chunk", "device", "checkpoint", "metrics", "error", "final")
 
 OPS = ("stop", "resume", "clone", "warm", "delete")
 
@@ -63,11 +63,7 @@ def test_turns_stay_fair_and_nobody_starves(runs, devices, history):
             for event in history:
                 happens(simulated, event)
             simulated.rest()
-            for run in simulated.runs.values():
-                assert run.state != FAILED or any(why in run.error for why in EXPECTED_FAILURES), run.error
-                if run.state == DONE:
-                    curves = simulated.rig.board.store.curves(run.id)[run.id]
-                    assert curves["loss"] == [(step, 1 / step) for step in range(1, 7)]
+            all_is_well(simulated)
         finally:
             simulated.kill()
 
@@ -97,8 +93,16 @@ def test_what_a_killed_scheduler_left_is_taken_up_the_same_way_each_time(runs, d
                 assert (simulated.runs, simulated.curves()) == once
                 simulated.ready()
             simulated.rest()
+            all_is_well(simulated)
         finally:
             simulated.kill()
+
+
+def all_is_well(simulated):
+    for run in simulated.runs.values():
+        assert run.state != FAILED or any(why in run.error for why in EXPECTED_FAILURES), run.error
+        if run.state == DONE:
+            assert simulated.curves()[run.id]["loss"] == [(step, 1 / step) for step in range(1, 7)]
 
 
 def taken_up(left, answered, asked, simulated):
@@ -112,22 +116,32 @@ def taken_up(left, answered, asked, simulated):
     for number, old in before.items():
         new, points = simulated.runs[number], curves.get(number, {})
         assert old.active or old.state == answered[number]
-        unpinned = old.warm and not old.start_step
-        start = checkpoint_marker(left.run(number).start) if unpinned else None
-        if start:
-            assert (new.start_step, new.start_row) == (before[old.parent].start_step + start["step"], start["row"])
-            old.start_step, old.start_epoch, old.start_row = new.start_step, new.start_epoch, new.start_row
-            old.turns = new.turns
-        if old.active:
-            checkpoint = newest_checkpoint(left.run(number).checkpoints)
-            step = checkpoint_marker(checkpoint)["step"] if checkpoint else 0
-            failed = unpinned and not start
-            assert new.state == (FAILED if failed else STOPPED if old.state == STOPPING else QUEUED)
+        if old.active or old.state == STOPPED:
+            newest = newest_checkpoint(left.run(number).checkpoints)
+            step = checkpoint_marker(newest)["step"] if newest else 0
+            stopped = old.state in (STOPPED, STOPPING)
+            expected = DONE if checkpoint_marker(left.run(number).final) else STOPPED if stopped else QUEUED
+            if old.warm and not old.start_step:
+                expected = pinned(left, before, old, new) or expected
+            assert new.state == expected
             assert (new.step, new.device) == (step, None)
-            assert (new.checkpoint or "").rpartition("/")[2] == (checkpoint.name if checkpoint else "")
-            points = {name: kept for name, curve in points.items() if (kept := [p for p in curve if p[0] <= step])}
+            assert (new.checkpoint or "").rpartition("/")[2] == (newest.name if newest else "")
+            points = {"loss": [(at, 1 / at) for at in range(1, step + 1)]} if step else {}
             for field in WHERE_IT_STANDS:
                 setattr(old, field, getattr(new, field))
         assert new == old
         assert simulated.curves().get(number, {}) == points
         assert new.metrics == {name: curve[-1][1] for name, curve in points.items()}
+
+
+def pinned(left, before, old, new):
+    """Check where a warm clone starts that had no weights yet; FAILED where it can get none."""
+    parent = before[old.parent]
+    own, newest = checkpoint_marker(left.run(old.id).start), newest_checkpoint(left.run(parent.id).checkpoints)
+    start = own or (newest and parent.state != DELETED and checkpoint_marker(newest))
+    if not start:
+        return None if parent.active else FAILED
+    assert new.start_step == before[parent.id].start_step + start["step"] and new.start_row == start["row"]
+    old.start_step, old.start_epoch, old.start_row = new.start_step, new.start_epoch, new.start_row
+    old.turns = new.turns
+    return None

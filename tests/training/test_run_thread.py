@@ -3,6 +3,7 @@
 import errno
 import gc
 import math
+from multiprocessing.connection import Connection
 
 import pytest
 import torch
@@ -91,6 +92,17 @@ def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_pat
 def adapters_alive():
     gc.collect()
     return sum(isinstance(thing, LoraLayer) for thing in gc.get_objects())
+
+
+def test_a_child_that_dies_while_a_batch_is_fetched_from_it_can_be_tried_again(tmp_path, monkeypatch):
+    def read(queue, *args, **kwargs):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(Connection, "recv_bytes", read)
+    engine = Engine(tmp_path, config(dataloader_num_workers=1), eval_rows=0)
+    engine.start(1)
+    seen = engine.train(1)
+    assert isinstance(seen[-1], messages.Failed) and seen[-1].again == "child"
 
 
 def test_a_stopped_run_leaves_no_tensor_behind(tmp_path):
