@@ -6,7 +6,7 @@ import argparse
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rftui import link, paths
@@ -72,7 +72,7 @@ def _send(
     experiment: ExperimentDir,
     commands: list[Command],
     json: bool,
-    pairs: list[tuple[str, str]] | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
     algo: str = "",
 ) -> int:
     """Give the commands to the scheduler, which is started where there is none, and print its answers."""
@@ -94,7 +94,7 @@ def _send(
     return code
 
 
-def _changes(pairs: list[tuple[str, str]], fields: list[Field]) -> dict[str, Any]:
+def _changes(pairs: Sequence[tuple[str, str]], fields: list[Field]) -> dict[str, Any]:
     by_name = {field.name: field for field in fields}
     changes: dict[str, Any] = {}
     for knob, text in pairs:
@@ -110,15 +110,16 @@ class _Scheduler:
 
     def __init__(self, experiment: ExperimentDir) -> None:
         self._experiment = experiment
-        self._viewer = self._reach()
         self._schema: dict[str, list[Field]] = {}
         self._replies: dict[str, Reply] = {}
+        self._viewer = self._reach()
 
-    def ask(self, command: Command, pairs: list[tuple[str, str]] | None, algo: str) -> Reply:
-        """The answer to a command. Where the scheduler is just ending, it is asked of the next one."""
+    def ask(self, command: Command, pairs: Sequence[tuple[str, str]], algo: str) -> Reply:
+        """The answer to a command; a clone's `pairs` are read by the knobs of `algo`. Where the scheduler is just
+        ending, it is asked of the next one."""
         for again in (True, False):
             try:
-                if pairs:
+                if command.op == "clone":
                     command.changes = _changes(pairs, self._fields(algo))
                 self._viewer.send(command)
                 self._wait(lambda: command.id in self._replies, "does not answer")
@@ -139,6 +140,7 @@ class _Scheduler:
         self._viewer.close()
 
     def _reach(self) -> link.Viewer:
+        self._schema = {}  # each scheduler asks its first worker, and clones nothing before
         if self._experiment.alive():
             try:
                 return link.attach(self._experiment).wait()

@@ -10,7 +10,7 @@ import pytest
 from rftui import link
 from rftui.commands import launch
 from rftui.link import Server
-from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot
+from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.scheduler.store import Store
 
@@ -19,27 +19,34 @@ class Scheduler:
     """One as the link shows it, in this process: it notes each command, and `answer` says what it replies."""
 
     def __init__(self, experiment, answer):
-        self.commands = []
+        self.commands, self._described = [], False
         self._experiment, self._answer = experiment, answer
         self._lock = experiment.lock()
         self._server = Server(experiment)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _serve(self):
+    def _describe(self, viewer):
+        """The first worker has come up."""
         schema = {"SFT": [Field("training_args.learning_rate", "float", 5e-5), Field("peft_config.r", "int", 8)]}
+        self._described = True
+        self._server.send(viewer, Update(1, schema=schema))
+
+    def _serve(self):
         while True:
             match self._server.inbox.get():
                 case None:
                     break
                 case Attach(viewer):
                     info = ExperimentInfo("exp", str(self._experiment.path))
-                    self._server.send(viewer, Snapshot(0, info, [], {}, [], [], schema))
+                    self._server.send(viewer, Snapshot(0, info, [], {}, [], [], {}))
+                    threading.Timer(0.1, self._describe, [viewer]).start()
                 case Command(op="leave"):
                     pass
                 case Command() as command:
                     self.commands.append(command)
-                    reply = self._answer(command)
+                    early = command.op == "clone" and not self._described
+                    reply = Reply(command.id, False, "what are its knobs?") if early else self._answer(command)
                     if reply:
                         self._server.send(command.viewer, reply)
                     if not reply or reply.ending:
@@ -144,6 +151,11 @@ def test_a_clone_that_comes_as_the_scheduler_ends_has_its_values(told, make, reo
     assert told("clone", "exp", "1", "--set", "lr=1e-4")[:2] == (0, "clone done\n")
     assert reopened[0].commands[0].changes == {"training_args.learning_rate": 1e-4}
     old.end()
+
+
+def test_a_warm_clone_without_changes_waits_for_the_knobs_too(told, scheduler):
+    assert told("clone", "exp", "1", "--warm")[:2] == (0, "run 1 says yes\n")
+    assert scheduler[0].changes == {}
 
 
 def test_no_scheduler_is_started_for_what_the_one_before_has_made_impossible(told, make, monkeypatch):
