@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rftui import link, paths
+from rftui import launching, paths
 from rftui.automl import validate
 from rftui.commands import launch, listing
 from rftui.commands.text import clean, dump_line
 from rftui.faults import DONE, FAILED, Fault
+from rftui.link import LinkLost, Viewer
 from rftui.messages import Command, Field, Reply, Snapshot, Update
 from rftui.paths import ExperimentDir
 from rftui.runs import Run, why_not
@@ -126,7 +127,7 @@ class _Scheduler:
                 reply = self._replies.pop(command.id)
                 if not (reply.ending and again):
                     return reply
-            except link.LinkLost:
+            except LinkLost:
                 if not again:
                     raise
             self._await_end()
@@ -139,11 +140,11 @@ class _Scheduler:
     def leave(self) -> None:
         self._viewer.close()
 
-    def _reach(self) -> link.Viewer:
+    def _reach(self) -> Viewer:
         self._schema = {}  # each scheduler asks its first worker, and clones nothing before
         if self._experiment.alive():
             try:
-                return link.attach(self._experiment).wait()
+                return launching.attach(self._experiment).wait()
             except Fault:
                 if self._experiment.alive():
                     raise

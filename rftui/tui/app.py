@@ -20,7 +20,7 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from rftui.faults import INTERRUPTED, USAGE
-from rftui.link import Launch
+from rftui.launching import Launch
 from rftui.messages import Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal

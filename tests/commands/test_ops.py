@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from rftui import link
+from rftui import launching
 from rftui.commands import launch
 from rftui.link import Server
 from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot, Update
@@ -110,7 +110,7 @@ def test_clone_reads_its_values_by_the_schema(told, scheduler):
 
 def test_ops_that_cannot_be_start_no_scheduler(told, make, monkeypatch):
     make(Run(0, "a", state="done"), Run(0, "b", state="stopped"))
-    monkeypatch.setattr(link, "spawn", pytest.fail)
+    monkeypatch.setattr(launching, "spawn", pytest.fail)
     code, _, err = told("stop", "exp", "1", "2")
     assert code == 1 and err.splitlines() == [
         "rftui: cannot stop run 1: it is done",
@@ -125,7 +125,7 @@ def reopened(monkeypatch):
 
     def reopen(experiment):
         started.append(Scheduler(experiment, lambda command: Reply(command.id, True, f"{command.op} done", 4)))
-        return link.Launch("exp", experiment=experiment)
+        return launching.Launch("exp", experiment=experiment)
 
     monkeypatch.setattr(launch, "reopen", reopen)
     yield started
@@ -166,7 +166,7 @@ def test_no_scheduler_is_started_for_what_the_one_before_has_made_impossible(tol
         store.save_run(Run(1, "a", state="done"))
         store.close()
 
-    monkeypatch.setattr(link, "spawn", pytest.fail)
+    monkeypatch.setattr(launching, "spawn", pytest.fail)
     old = Scheduler(made, finish)
     assert told("stop", "exp", "1") == (1, "", "rftui: run 1 a: stop is refused, it is done\n")
     old.end()
@@ -177,7 +177,7 @@ def test_a_scheduler_that_ends_again_and_again_is_no_loop(told, make, monkeypatc
 
     def reopen(experiment):
         started.append(Scheduler(experiment, lambda _: None))
-        return link.Launch("exp", experiment=experiment)
+        return launching.Launch("exp", experiment=experiment)
 
     monkeypatch.setattr(launch, "reopen", reopen)
     old = Scheduler(make(Run(0, "a", state="stopped")), lambda _: None)
