@@ -1,15 +1,11 @@
 """The link in one process: a server, a worker's end and a viewer's end."""
 
 import json
-import signal
 import threading
-import time
 
-import psutil
 import pytest
 
 from rftui import link
-from rftui.faults import FAILED, Fault
 from rftui.link import LinkLost, Server, Viewer, WorkerLink
 from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Update
 from rftui.paths import create
@@ -131,48 +127,6 @@ def test_what_came_in_one_batch_with_the_end_is_given(server):
     assert viewer.poll(10) == [snapshot(), Update(1)]
     with pytest.raises(LinkLost):
         viewer.poll(10)
-
-
-def test_what_was_attached_to_ends_with_its_scheduler(server):
-    lock = server._experiment.lock()
-    launch = link.attach(server._experiment)
-    viewer = launch.poll()
-    assert viewer and launch.exit_status is None and not launch.served
-    server.inbox.get(timeout=10)
-    server.send(viewer.name, snapshot())
-    viewer.poll(10)
-    assert launch.served
-    server.close()
-    assert launch.poll() is None and launch.exit_status is None, "it may still have something to do"
-    lock.close()
-    assert launch.exit_status == FAILED
-    with pytest.raises(Fault, match="its scheduler has ended"):
-        link.attach(server._experiment).wait(60)
-
-
-TREE = """
-import signal, subprocess, sys
-{}
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print(child.pid, flush=True)
-child.wait()
-"""
-"""A script that has started a process of its own."""
-
-
-@pytest.mark.parametrize("deaf", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
-def test_a_script_that_is_ended_takes_its_children_along(tmp_path, monkeypatch, deaf):
-    monkeypatch.setattr(link, "_PATIENCE", 0.5)
-    launch = link.spawn(["-c", TREE.format(deaf)], tmp_path, title="script.py")
-    until = time.monotonic() + 60
-    while not launch.tail():
-        assert time.monotonic() < until and launch.exit_status is None
-    child = psutil.Process(int(launch.tail()[0]))
-    launch.end()
-    assert launch.exit_status in (-signal.SIGTERM, -signal.SIGKILL)
-    psutil.wait_procs([child], 60)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-    launch.end()
 
 
 def test_a_wrong_key_is_refused_and_the_socket_is_private(server):

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from rftui import link, paths
+from rftui import launching, paths
 from rftui.commands import listing
 from rftui.commands.text import has_terminal
 from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.headless or not has_terminal():
         return _plain(argv, script.name, arguments)
     view = _viewer(arguments)
-    return _watched(view, link.spawn(argv, arguments.home, title=script.name, devices=arguments.devices))
+    return _watched(view, launching.spawn(argv, arguments.home, title=script.name, devices=arguments.devices))
 
 
 def open_experiment(arguments: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def open_experiment(arguments: argparse.Namespace) -> int:
         return _plain(_reopen(experiment), experiment.name, arguments)
     view = _viewer(arguments)
     if alive:
-        launch = link.attach(experiment)
+        launch = launching.attach(experiment)
         code = view(launch)
         if launch.served or launch.exit_status is None:
             return code
@@ -64,9 +64,9 @@ def open_experiment(arguments: argparse.Namespace) -> int:
     return _watched(view, reopen(experiment, arguments.devices))
 
 
-def reopen(experiment: ExperimentDir, devices: str | None = None) -> link.Launch:
+def reopen(experiment: ExperimentDir, devices: str | None = None) -> launching.Launch:
     """Start a scheduler for an experiment that has none, in a session of its own."""
-    return link.spawn(_reopen(experiment), experiment.home, title=experiment.name, devices=devices)
+    return launching.spawn(_reopen(experiment), experiment.home, title=experiment.name, devices=devices)
 
 
 def _reopen(experiment: ExperimentDir) -> list[str]:
@@ -97,7 +97,7 @@ def pick(arguments: argparse.Namespace) -> int:
     return open_experiment(arguments)
 
 
-def _viewer(arguments: argparse.Namespace) -> Callable[[link.Launch], int]:
+def _viewer(arguments: argparse.Namespace) -> Callable[[launching.Launch], int]:
     """The terminal UI; loaded before anything is started for it."""
     from rftui.tui import app
 
@@ -105,7 +105,7 @@ def _viewer(arguments: argparse.Namespace) -> Callable[[link.Launch], int]:
     return partial(app.run, readonly=arguments.readonly, ascii=arguments.ascii, reopen=again)
 
 
-def _watched(view: Callable[[link.Launch], int], launch: link.Launch) -> int:
+def _watched(view: Callable[[launching.Launch], int], launch: launching.Launch) -> int:
     """The exit code of a viewer of what was started; why, on stderr, where that ended before it could be shown."""
     code = view(launch)
     left = launch.served or launch.exit_status is None or code == INTERRUPTED
@@ -114,7 +114,7 @@ def _watched(view: Callable[[link.Launch], int], launch: link.Launch) -> int:
 
 def _plain(argv: list[str], title: str, arguments: argparse.Namespace) -> int:
     """Run a scheduler as a child whose stdout is ours; what it writes to stderr goes to a log."""
-    log, path, rendezvous, environment = link.prepare(arguments.home, arguments.devices)
+    log, path, rendezvous, environment = launching.prepare(arguments.home, arguments.devices)
     environment = {"PYTHONIOENCODING": ":replace", "PYTHONUNBUFFERED": "1"} | environment  # a print must not end it
     children: list[subprocess.Popen[bytes]] = []
 
@@ -132,10 +132,10 @@ def _plain(argv: list[str], title: str, arguments: argparse.Namespace) -> int:
         )
     children.append(process)
     process.wait()
-    return _explained(link.Launch(title, process, path, rendezvous))
+    return _explained(launching.Launch(title, process, path, rendezvous))
 
 
-def _explained(launch: link.Launch) -> int:
+def _explained(launch: launching.Launch) -> int:
     """The exit code of a scheduler that has ended; why, on stderr, where it says nothing itself."""
     status, title, experiment = launch.exit_status, launch.title, launch.experiment
     assert status is not None

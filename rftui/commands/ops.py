@@ -6,14 +6,15 @@ import argparse
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rftui import link, paths
+from rftui import launching, paths
 from rftui.automl import validate
 from rftui.commands import launch, listing
 from rftui.commands.text import clean, dump_line
 from rftui.faults import DONE, FAILED, Fault
+from rftui.link import LinkLost, Viewer
 from rftui.messages import Command, Field, Reply, Snapshot, Update
 from rftui.paths import ExperimentDir
 from rftui.runs import Run, why_not
@@ -72,7 +73,7 @@ def _send(
     experiment: ExperimentDir,
     commands: list[Command],
     json: bool,
-    pairs: list[tuple[str, str]] | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
     algo: str = "",
 ) -> int:
     """Give the commands to the scheduler, which is started where there is none, and print its answers."""
@@ -94,7 +95,7 @@ def _send(
     return code
 
 
-def _changes(pairs: list[tuple[str, str]], fields: list[Field]) -> dict[str, Any]:
+def _changes(pairs: Sequence[tuple[str, str]], fields: list[Field]) -> dict[str, Any]:
     by_name = {field.name: field for field in fields}
     changes: dict[str, Any] = {}
     for knob, text in pairs:
@@ -110,22 +111,23 @@ class _Scheduler:
 
     def __init__(self, experiment: ExperimentDir) -> None:
         self._experiment = experiment
-        self._viewer = self._reach()
         self._schema: dict[str, list[Field]] = {}
         self._replies: dict[str, Reply] = {}
+        self._viewer = self._reach()
 
-    def ask(self, command: Command, pairs: list[tuple[str, str]] | None, algo: str) -> Reply:
-        """The answer to a command. Where the scheduler is just ending, it is asked of the next one."""
+    def ask(self, command: Command, pairs: Sequence[tuple[str, str]], algo: str) -> Reply:
+        """The answer to a command; a clone's `pairs` are read by the knobs of `algo`. Where the scheduler is just
+        ending, it is asked of the next one."""
         for again in (True, False):
             try:
-                if pairs:
+                if command.op == "clone":
                     command.changes = _changes(pairs, self._fields(algo))
                 self._viewer.send(command)
                 self._wait(lambda: command.id in self._replies, "does not answer")
                 reply = self._replies.pop(command.id)
                 if not (reply.ending and again):
                     return reply
-            except link.LinkLost:
+            except LinkLost:
                 if not again:
                     raise
             self._await_end()
@@ -138,10 +140,11 @@ class _Scheduler:
     def leave(self) -> None:
         self._viewer.close()
 
-    def _reach(self) -> link.Viewer:
+    def _reach(self) -> Viewer:
+        self._schema = {}  # each scheduler asks its first worker, and clones nothing before
         if self._experiment.alive():
             try:
-                return link.attach(self._experiment).wait()
+                return launching.attach(self._experiment).wait()
             except Fault:
                 if self._experiment.alive():
                     raise

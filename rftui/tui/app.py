@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from rftui.faults import INTERRUPTED, USAGE
-from rftui.link import Launch
+from rftui.launching import Launch
 from rftui.messages import Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
@@ -90,8 +91,7 @@ class RftuiApp(KeysInOrder):
         self._paint_lines()
         self.table.set_interval(_PAINT, self._paint)
         self.table.set_interval(_DRAW, self._draw)
-        # Else a signal would leave the terminal in raw mode. SIGHUP keeps its default and ends the view at once: there
-        # is no terminal left to restore, and Textual's writer would wait for it for ever.
+        # Else a signal would leave the terminal in raw mode.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, INTERRUPTED)
         self.run_worker(self.attached.follow, thread=True)
@@ -296,6 +296,11 @@ def run(launch: Launch, *, readonly: bool = False, ascii: bool = False, reopen: 
     Where the script ended before it served, that is its exit code, and why is for the caller to say.
     """
     app = RftuiApp(launch, readonly=readonly, ascii=ascii, reopen=reopen)
+    if os.isatty(0):
+        # At once, also where whoever started us ignores it: there is no terminal left to restore, and Textual's writer
+        # would wait for it for ever.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        threading.Thread(target=_end_with_the_terminal, daemon=True).start()
     code = app.run()
     if app.ops.ended:
         launch.end()
@@ -305,3 +310,10 @@ def run(launch: Launch, *, readonly: bool = False, ascii: bool = False, reopen: 
         encoding = sys.stdout.encoding or "ascii"
         print(line.encode(encoding, "replace").decode(encoding))
     return app.return_code or (INTERRUPTED if code is None else code)
+
+
+def _end_with_the_terminal() -> None:
+    """A terminal that is not the controlling one (`setsid`, some containers) goes away without a SIGHUP."""
+    while os.isatty(0):
+        time.sleep(2.0)
+    os.kill(os.getpid(), signal.SIGHUP)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rftui.faults import Fault
-from rftui.link import Launch, LinkLost, Viewer
+from rftui.launching import Launch
+from rftui.link import LinkLost, Viewer
 from rftui.paths import ExperimentDir
 
 if TYPE_CHECKING:

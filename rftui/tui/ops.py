@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rftui.faults import DONE, FAILED, INTERRUPTED
-from rftui.link import Launch, LinkLost
+from rftui.launching import Launch
+from rftui.link import LinkLost
 from rftui.messages import Command, Reply
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import Run

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from rftui import link
+from rftui import launching
 from rftui.cli import main
 from rftui.commands import launch
 from rftui.runs import Run
@@ -123,11 +123,11 @@ def terminal(monkeypatch):
     monkeypatch.setattr("rftui.tui.app", app, raising=False)
     monkeypatch.setattr(launch, "has_terminal", lambda: True)
     monkeypatch.setattr(
-        link,
+        launching,
         "spawn",
         lambda argv, home, *, title, devices=None: types.SimpleNamespace(asked=(argv, title, devices), served=True),
     )
-    monkeypatch.setattr(link, "attach", lambda experiment: types.SimpleNamespace(asked=experiment, served=True))
+    monkeypatch.setattr(launching, "attach", lambda experiment: types.SimpleNamespace(asked=experiment, served=True))
     return shown
 
 
@@ -186,13 +186,13 @@ def test_a_scheduler_that_ends_before_its_viewer_comes_is_explained(told, make, 
 
 def test_open_starts_a_scheduler_where_the_one_that_runs_has_no_word_any_more(told, make, watched, monkeypatch):
     made = make(Run(0, "a", state="stopped"))
-    attach, lock = link.attach, made.lock()
+    attach, lock = launching.attach, made.lock()
 
     def just_ending(experiment):
         lock.close()
         return attach(experiment)
 
-    monkeypatch.setattr(link, "attach", just_ending)
+    monkeypatch.setattr(launching, "attach", just_ending)
     made.db.write_bytes(b"no database" * 100)
     code, _, err = told("open", "exp")
     assert code == 1 and f"{made.db} cannot be read" in err, "what the new one says"
@@ -200,9 +200,9 @@ def test_open_starts_a_scheduler_where_the_one_that_runs_has_no_word_any_more(to
 
 def test_a_readonly_viewer_that_comes_too_late_starts_nothing(told, make, watched, monkeypatch):
     made = make(Run(0, "a", state="stopped"))
-    attach, lock = link.attach, made.lock()
-    monkeypatch.setattr(link, "attach", lambda experiment: lock.close() or attach(experiment))
-    monkeypatch.setattr(link, "spawn", pytest.fail)
+    attach, lock = launching.attach, made.lock()
+    monkeypatch.setattr(launching, "attach", lambda experiment: lock.close() or attach(experiment))
+    monkeypatch.setattr(launching, "spawn", pytest.fail)
     code, _, err = told("open", "exp", "--readonly")
     assert code == 1 and "exp is not running, and --readonly starts nothing" in err
 

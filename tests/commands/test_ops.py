@@ -7,10 +7,10 @@ import types
 
 import pytest
 
-from rftui import link
+from rftui import launching
 from rftui.commands import launch
 from rftui.link import Server
-from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot
+from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.scheduler.store import Store
 
@@ -19,27 +19,34 @@ class Scheduler:
     """One as the link shows it, in this process: it notes each command, and `answer` says what it replies."""
 
     def __init__(self, experiment, answer):
-        self.commands = []
+        self.commands, self._described = [], False
         self._experiment, self._answer = experiment, answer
         self._lock = experiment.lock()
         self._server = Server(experiment)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _serve(self):
+    def _describe(self, viewer):
+        """The first worker has come up."""
         schema = {"SFT": [Field("training_args.learning_rate", "float", 5e-5), Field("peft_config.r", "int", 8)]}
+        self._described = True
+        self._server.send(viewer, Update(1, schema=schema))
+
+    def _serve(self):
         while True:
             match self._server.inbox.get():
                 case None:
                     break
                 case Attach(viewer):
                     info = ExperimentInfo("exp", str(self._experiment.path))
-                    self._server.send(viewer, Snapshot(0, info, [], {}, [], [], schema))
+                    self._server.send(viewer, Snapshot(0, info, [], {}, [], [], {}))
+                    threading.Timer(0.1, self._describe, [viewer]).start()
                 case Command(op="leave"):
                     pass
                 case Command() as command:
                     self.commands.append(command)
-                    reply = self._answer(command)
+                    early = command.op == "clone" and not self._described
+                    reply = Reply(command.id, False, "what are its knobs?") if early else self._answer(command)
                     if reply:
                         self._server.send(command.viewer, reply)
                     if not reply or reply.ending:
@@ -103,7 +110,7 @@ def test_clone_reads_its_values_by_the_schema(told, scheduler):
 
 def test_ops_that_cannot_be_start_no_scheduler(told, make, monkeypatch):
     make(Run(0, "a", state="done"), Run(0, "b", state="stopped"))
-    monkeypatch.setattr(link, "spawn", pytest.fail)
+    monkeypatch.setattr(launching, "spawn", pytest.fail)
     code, _, err = told("stop", "exp", "1", "2")
     assert code == 1 and err.splitlines() == [
         "rftui: cannot stop run 1: it is done",
@@ -118,7 +125,7 @@ def reopened(monkeypatch):
 
     def reopen(experiment):
         started.append(Scheduler(experiment, lambda command: Reply(command.id, True, f"{command.op} done", 4)))
-        return link.Launch("exp", experiment=experiment)
+        return launching.Launch("exp", experiment=experiment)
 
     monkeypatch.setattr(launch, "reopen", reopen)
     yield started
@@ -146,6 +153,11 @@ def test_a_clone_that_comes_as_the_scheduler_ends_has_its_values(told, make, reo
     old.end()
 
 
+def test_a_warm_clone_without_changes_waits_for_the_knobs_too(told, scheduler):
+    assert told("clone", "exp", "1", "--warm")[:2] == (0, "run 1 says yes\n")
+    assert scheduler[0].changes == {}
+
+
 def test_no_scheduler_is_started_for_what_the_one_before_has_made_impossible(told, make, monkeypatch):
     made = make(Run(0, "a", state="running"))
 
@@ -154,7 +166,7 @@ def test_no_scheduler_is_started_for_what_the_one_before_has_made_impossible(tol
         store.save_run(Run(1, "a", state="done"))
         store.close()
 
-    monkeypatch.setattr(link, "spawn", pytest.fail)
+    monkeypatch.setattr(launching, "spawn", pytest.fail)
     old = Scheduler(made, finish)
     assert told("stop", "exp", "1") == (1, "", "rftui: run 1 a: stop is refused, it is done\n")
     old.end()
@@ -165,7 +177,7 @@ def test_a_scheduler_that_ends_again_and_again_is_no_loop(told, make, monkeypatc
 
     def reopen(experiment):
         started.append(Scheduler(experiment, lambda _: None))
-        return link.Launch("exp", experiment=experiment)
+        return launching.Launch("exp", experiment=experiment)
 
     monkeypatch.setattr(launch, "reopen", reopen)
     old = Scheduler(make(Run(0, "a", state="stopped")), lambda _: None)

@@ -7,7 +7,7 @@ import pytest
 from fake_worker import FakeWorkers, World
 
 from rftui import link
-from rftui.link import attach
+from rftui.launching import attach
 from rftui.messages import Command, Reply, Snapshot, Update
 from rftui.paths import create
 from rftui.runs import Run

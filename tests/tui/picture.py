@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rftui.link import spawn
+from rftui.launching import spawn
 from rftui.tui.app import RftuiApp
 
 _SAMPLE = Path(__file__).parents[2] / "sample_experiments" / "sft_assistant.py"

@@ -1,0 +1,147 @@
+"""A scheduler that is started, or found running: what a viewer or a command waits for until it serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from rftui.faults import FAILED, Fault
+from rftui.link import LinkLost, Viewer
+from rftui.paths import ExperimentDir
+
+_PATIENCE = 5.0
+"""Seconds that a script gets to end by itself before it is killed."""
+
+
+class Launch:
+    """A scheduler that is coming up, or that runs already: `poll` until it gives a viewer, or until it has ended."""
+
+    def __init__(
+        self,
+        title: str,
+        process: subprocess.Popen[bytes] | None = None,
+        log: Path | None = None,
+        rendezvous: Path | None = None,
+        experiment: ExperimentDir | None = None,
+    ) -> None:
+        self.title = title
+        self.log = log
+        self._process = process
+        self._rendezvous = rendezvous
+        self._experiment = experiment
+        self._viewer: Viewer | None = None
+
+    @property
+    def experiment(self) -> ExperimentDir | None:
+        """Which experiment it holds, once it has said so."""
+        if self._experiment is None and self._rendezvous and self._rendezvous.exists():
+            self._experiment = ExperimentDir(Path(json.loads(self._rendezvous.read_text())["experiment"]))
+        return self._experiment
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the process that was started ended, or FAILED where that which was attached to did; None while it
+        lives."""
+        if self._process:
+            return self._process.poll()
+        return None if self._experiment and self._experiment.alive() else FAILED
+
+    @property
+    def served(self) -> bool:
+        """Whether a viewer was shown anything."""
+        return self._viewer is not None and self._viewer.answered
+
+    def poll(self) -> Viewer | None:
+        """A viewer once the scheduler serves. Does not wait."""
+        if self.experiment is None:
+            return None
+        try:
+            self._viewer = Viewer(self.experiment)
+        except LinkLost:
+            return None
+        return self._viewer
+
+    @property
+    def started(self) -> bool:
+        """Whether the process was started for this viewer: it may be ended with it."""
+        return self._process is not None
+
+    def end(self) -> None:
+        """End what was started, and whatever that started in its session; what serves already, as Ctrl-C does: at
+        the next step, resumable."""
+        assert self._process
+        try:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            if self.experiment is None:
+                self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        except ProcessLookupError:
+            pass  # it has ended by itself
+
+    def tail(self, lines: int = 0) -> list[str]:
+        """The last lines of what the started process wrote; 0: all of them."""
+        if self.log is None or not self.log.exists():
+            return []
+        return self.log.read_text(errors="replace").splitlines()[-lines:]
+
+    def wait(self, timeout: float = 60.0) -> Viewer:
+        """Like `poll`, but waits. Raises Fault where the process ends, or nothing serves in time."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            ended = self.exit_status is not None
+            viewer = self.poll()
+            if viewer:
+                return viewer
+            if ended:
+                raise Fault(f"{self.title}: " + ("".join(self.tail(1)) or "its scheduler has ended"), code=FAILED)
+            time.sleep(0.05)
+        raise Fault(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
+
+
+def prepare(home: Path, devices: str | None) -> tuple[BinaryIO, Path, Path, dict[str, str]]:
+    """What a scheduler that is to be started needs: its log, open (mode 0600) and by name, the file in which it says
+    which experiment it holds, and its environment. Raises Fault where `home` cannot be written."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    log, rendezvous = home / ".logs" / f"{stamp}.txt", home / ".logs" / f"{stamp}.json"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
+    except OSError as error:
+        raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
+    environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(rendezvous)}
+    return output, log, rendezvous, environment | ({"RFTUI_DEVICES": devices} if devices else {})
+
+
+def attach(experiment: ExperimentDir) -> Launch:
+    """To a scheduler that runs already."""
+    return Launch(experiment.name, experiment=experiment)
+
+
+def spawn(argv: list[str], home: Path, *, title: str, devices: str | None = None, viewer: bool = True) -> Launch:
+    """Start a scheduler (a user's script, or `-m rftui.scheduler NAME`) with this Python, in a session of its own.
+
+    A hang-up of this terminal does not reach it; its output goes to a file under `<home>/.logs`.
+    """
+    output, log, rendezvous, environment = prepare(home, devices)
+    # An emoji that a script prints must not end it.
+    environment = {"PYTHONIOENCODING": "utf-8:replace"} | environment
+    environment |= {"RFTUI_VIEWER": "1"} if viewer else {}
+    with output:
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    return Launch(title, process, log, rendezvous)

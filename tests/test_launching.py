@@ -1,0 +1,56 @@
+"""What is started or found running, until it serves or has ended."""
+
+import signal
+import time
+
+import psutil
+import pytest
+
+from rftui import launching
+from rftui.faults import FAILED, Fault
+from rftui.link import Server
+from rftui.messages import ExperimentInfo, Snapshot
+from rftui.paths import create
+
+
+def test_what_was_attached_to_ends_with_its_scheduler(tmp_path):
+    experiment = create(tmp_path, "e")
+    lock, server = experiment.lock(), Server(experiment)
+    launch = launching.attach(experiment)
+    viewer = launch.poll()
+    assert viewer and launch.exit_status is None and not launch.served
+    server.inbox.get(timeout=10)
+    server.send(viewer.name, Snapshot(0, ExperimentInfo("e", "/e"), [], {}, [], [], {}))
+    viewer.poll(10)
+    assert launch.served
+    server.close()
+    assert launch.poll() is None and launch.exit_status is None, "it may still have something to do"
+    lock.close()
+    assert launch.exit_status == FAILED
+    with pytest.raises(Fault, match="its scheduler has ended"):
+        launching.attach(experiment).wait(60)
+
+
+TREE = """
+import signal, subprocess, sys
+{}
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+child.wait()
+"""
+"""A script that has started a process of its own."""
+
+
+@pytest.mark.parametrize("deaf", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_a_script_that_is_ended_takes_its_children_along(tmp_path, monkeypatch, deaf):
+    monkeypatch.setattr(launching, "_PATIENCE", 0.5)
+    launch = launching.spawn(["-c", TREE.format(deaf)], tmp_path, title="script.py")
+    until = time.monotonic() + 60
+    while not launch.tail():
+        assert time.monotonic() < until and launch.exit_status is None
+    child = psutil.Process(int(launch.tail()[0]))
+    launch.end()
+    assert launch.exit_status in (-signal.SIGTERM, -signal.SIGKILL)
+    psutil.wait_procs([child], 60)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    launch.end()
