@@ -202,13 +202,21 @@ def number(value: object) -> str:
     if isinstance(value, float):
         if value != value or value in (math.inf, -math.inf):
             return str(value)
-        if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
-            mantissa, exponent = f"{value:.2e}".split("e")
-            return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-        return f"{value:.4g}"
+        return next(text for digits in (4, 3, 2, 1) if len(text := _digits(value, digits)) <= _NUMBER or digits == 1)
     if isinstance(value, list):
         return ",".join(clean(item).removesuffix("_proj") for item in value)
     return clean(value)
+
+
+_NUMBER = 7
+"""Columns of a number."""
+
+
+def _digits(value: float, digits: int) -> str:
+    if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
+        mantissa, exponent = f"{value:.{min(digits, 3) - 1}e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
+    return f"{value:.{digits}g}"
 
 
 def clean(text: object) -> str:

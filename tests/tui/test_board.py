@@ -206,3 +206,11 @@ def test_an_empty_experiment():
     one = Board()
     one.reset(snapshot([], events=[], devices=[]))
     assert one.shown == [] and one.knobs == [] and one.metrics() == [] and one.active == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(-7.95e-5, "-7.9e-5"), (-0.02412, "-0.0241"), (1.28412, "1.284"), (0.0002, "2e-4"), (-123456.0, "-1.23e5")],
+)
+def test_a_number_is_never_cut_in_its_exponent(value, shown):
+    assert number(value) == shown

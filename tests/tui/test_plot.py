@@ -84,8 +84,10 @@ def test_a_diverging_curve_is_cut_and_says_so():
     assert "4 run-4 ^off" in drawn(curves, ascii=True)
 
 
-def test_a_curve_with_a_nan_in_it_is_drawn():
-    assert "1 run-1 1.1" in drawn({1: [*FALLING, (400, math.nan)]})
+def test_a_curve_with_a_nan_in_it_is_drawn_and_one_that_ends_in_a_nan_says_so():
+    assert "1 run-1 1.1" in drawn({1: [*FALLING[:-1], (394, math.nan), FALLING[-1]]})
+    text = drawn({1: [*FALLING, (400, math.nan)], 2: FALLING})
+    assert "1 run-1 nan!" in text and "2 run-2 1.1" in text
 
 
 def test_the_ascii_plot_has_only_ascii():
@@ -96,9 +98,3 @@ def test_the_ascii_plot_has_only_ascii():
 def test_colours_are_stable_and_the_terminals_own():
     assert colour(1) == colour(9) != colour(2)
     assert colour(0).startswith("color(")
-
-
-def test_a_curve_that_ends_in_a_nan_says_so():
-    assert (
-        "run-1 nan!" in drawn({1: [*FALLING, (400, math.nan)], 2: FALLING}) and drawn({2: FALLING}).count("nan!") == 0
-    )
