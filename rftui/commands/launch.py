@@ -120,11 +120,11 @@ def _plain(argv: list[str], title: str, arguments: argparse.Namespace) -> int:
 
     def forward(number: int, _: FrameType | None) -> None:
         for each in children:
-            # A terminal that hangs up asks for what SIGTERM asks: stop where it can be resumed.
-            each.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+            each.send_signal(number)
 
     for number in _FORWARDED:
-        signal.signal(number, forward)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, forward)
     with log:
         # A session of its own: Ctrl-C reaches it once, from us, and a terminal that hangs up does not end it.
         process = subprocess.Popen(
@@ -141,7 +141,7 @@ def _explained(launch: launching.Launch) -> int:
     assert status is not None
     kept = experiment is not None and experiment.db.is_file()  # faults leave no experiment
     runs = listing.view(experiment).runs if experiment and kept else []
-    if status in (-signal.SIGINT, -signal.SIGTERM):
+    if status in [-number for number in _FORWARDED]:
         status = INTERRUPTED
     if status == 0:
         if experiment is None:

@@ -9,27 +9,19 @@ from rftui.automl.generation import steps_apart
 from rftui.automl.spec import plain_value, run_name
 from rftui.automl.validate import clone_faults, sentence
 from rftui.messages import Command, Reply
-from rftui.paths import ExperimentDir, newest_checkpoint
+from rftui.paths import newest_checkpoint
 from rftui.runs import DELETED, FAILED, STOPPED, STOPPING, Run, changed, flatten, redact, short, why_not
 from rftui.scheduler.board import Board
-from rftui.scheduler.pins import Pins, not_linked
+from rftui.scheduler.pins import not_linked
 from rftui.scheduler.policy import entry_turns
+from rftui.scheduler.turns import Turns
 
 
 class Host(Protocol):
     """What the ops need of the scheduler's loop."""
 
-    experiment: ExperimentDir
-    board: Board
-
-    @property
-    def resident(self) -> dict[int, str]: ...
-    @property
-    def pins(self) -> Pins: ...
     @property
     def ending(self) -> bool: ...
-    def halt(self, run: Run, why: str) -> None: ...
-    def go_back(self, run: Run) -> None: ...
     def finish(self) -> None: ...
     def interrupt(self) -> None: ...
 
@@ -37,9 +29,10 @@ class Host(Protocol):
 class Control:
     """Carries out commands. Everything here happens between two messages of the loop."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, board: Board, turns: Turns) -> None:
         self._host = host
-        self._board = host.board
+        self._board = board
+        self._turns = turns
 
     def handle(self, command: Command) -> Reply:
         """The answer to a command; an accepted one is in the journal before it takes effect."""
@@ -72,33 +65,33 @@ class Control:
         return Reply(command.id, False, "the experiment is just ending; `rftui open` takes it up again", ending=True)
 
     def _stop(self, command: Command, run: Run) -> Reply:
-        if run.id in self._host.resident:
-            self._host.halt(run, "stop")
+        if run.id in self._turns.resident:
+            self._turns.halt(run, "stop")
             run.state = STOPPING
             apart = steps_apart(run.algo, run.config.get("training_args") or {})
             where = "its next step" if apart == 1 else f"the next end of a generation (every {apart} steps)"
             text = f"run {run.id} stops at {where}"
         else:
             run.state, run.device = STOPPED, None
-            self._host.pins.freed(run)
+            self._turns.pins.freed(run)
             text = f"run {run.id} is stopped"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
 
     def _resume(self, command: Command, run: Run) -> Reply:
-        run.turns = entry_turns(self._board.runs.values(), run.fit, self._host.pins.waiting)
-        self._host.go_back(run)
+        run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
+        self._turns.go_back(run)
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
 
     def _delete(self, command: Command, run: Run) -> Reply:
-        if run.id in self._host.resident:
-            self._host.halt(run, "delete")
-        self._host.pins.forget(run)
+        if run.id in self._turns.resident:
+            self._turns.halt(run, "delete")
+        self._turns.pins.forget(run)
         run.state, run.device = DELETED, None
-        if run.id not in self._host.resident:
-            self._host.pins.freed(run)
+        if run.id not in self._turns.resident:
+            self._turns.pins.freed(run)
         text = f"run {run.id} is deleted"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
@@ -108,21 +101,21 @@ class Control:
         if not fields:
             return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
         faults = clone_faults(run, command.changes, command.warm, fields)
-        checkpoint = newest_checkpoint(self._host.experiment.run(run.id).checkpoints) if command.warm else None
-        if command.warm and not faults and not checkpoint and run.id not in self._host.resident:
+        checkpoint = newest_checkpoint(self._board.experiment.run(run.id).checkpoints) if command.warm else None
+        if command.warm and not faults and not checkpoint and run.id not in self._turns.resident:
             faults[""] = f"run {run.id} has no checkpoint to start from; clone it cold"
         if faults:
             return Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}")
         clone = self._new_run(command, run)
         if not command.warm:
             text = f"run {clone.id} is cloned cold from run {run.id}"
-        elif run.id in self._host.resident:
-            self._host.pins.ask(clone, run, self._host.resident[run.id])
+        elif run.id in self._turns.resident:
+            self._turns.pins.ask(clone, run, self._turns.resident[run.id])
             text = f"run {clone.id} starts warm from run {run.id} after its next step"
         else:
             assert checkpoint
             try:
-                self._host.pins.link(clone, run, checkpoint)
+                self._turns.pins.link(clone, run, checkpoint)
             except OSError as error:
                 clone.state, clone.error = FAILED, not_linked(run, error)
                 self._note(clone, f"run {clone.id} failed: {clone.error}")
@@ -140,7 +133,7 @@ class Control:
         taken = {other.name for other in self._board.runs.values()}
         number = max(self._board.runs) + 1
         clone.name = _unique(command.name, taken) if command.name else run_name(clone.knobs, number, taken)
-        clone.turns = entry_turns(self._board.runs.values(), run.fit, self._host.pins.waiting)
+        clone.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
         self._board.add_run(clone)
         return clone
 

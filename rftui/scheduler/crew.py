@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+from rftui import messages
 from rftui.link import Server
-from rftui.messages import Check, Checked, Describe
-from rftui.paths import ExperimentDir
 from rftui.scheduler.board import Board
 from rftui.scheduler.predecessors import Predecessors
-from rftui.scheduler.store import Store
 from rftui.scheduler.takeup import take_up
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.workers import Workers
@@ -19,20 +18,11 @@ class Crew:
     """`begun`: the workers were started. `faults`: what is wrong with the configs of `fit`, a line each; `broken`: why
     no worker can be started. Either means the end."""
 
-    def __init__(
-        self,
-        experiment: ExperimentDir,
-        store: Store,
-        server: Server,
-        board: Board,
-        workers: Workers,
-        turns: Turns,
-        fit: int | None,
-    ) -> None:
+    def __init__(self, board: Board, server: Server, workers: Workers, turns: Turns, fit: int | None) -> None:
         self.begun = False
         self.faults: list[str] = []
         self.broken = ""
-        self._predecessors = Predecessors(experiment, store)
+        self._predecessors = Predecessors(board.experiment, board.store)
         self._server = server
         self._board = board
         self._workers = workers
@@ -52,22 +42,42 @@ class Crew:
             self._board.touch_device(name)
         take_up(self._board, self._turns)
 
-    def ready(self, worker: str, pid: int) -> None:
+    def hear(self, worker: str, report: Any) -> None:
+        """What a worker, or its watcher, says."""
+        match report:
+            case messages.Ready(pid):
+                self._ready(worker, pid)
+            case messages.Schema(fields):
+                self._board.set_schema(fields)
+            case messages.Checked():
+                self._checked(report)
+            case messages.Gauge(used, total, load):
+                device = self._board.devices[worker]
+                device.memory_used, device.memory_total, device.load = used, total, load
+                self._board.touch_device(worker, urgent=False)
+            case messages.Note(text, run, level):
+                self._board.log(text, self._board.runs.get(run or 0), level)
+            case messages.Gone(status):
+                self._gone(worker, status)
+            case _:
+                self._turns.report(worker, report)
+
+    def _ready(self, worker: str, pid: int) -> None:
         """A worker stands; the first one describes the knobs and checks the configs."""
         device = self._board.devices[worker]
         device.state, device.pid = "ready", pid
         self._board.touch_device(worker)
         if worker == next(iter(self._workers.slots)):
             if not self._board.schema:
-                self._server.task(worker, Describe(sorted({run.algo for run in self._board.runs.values()})))
+                self._server.task(worker, messages.Describe(sorted({run.algo for run in self._board.runs.values()})))
             if self._fit is not None and not self._turns.open:
                 runs = [run for run in self._board.runs.values() if run.fit == self._fit]
                 self._board.set_info("loading", "the configs are checked")
-                self._server.task(worker, Check(self._fit, runs))
+                self._server.task(worker, messages.Check(self._fit, runs))
         if self._fit is None:
             self._open_turns()
 
-    def checked(self, answer: Checked) -> None:
+    def _checked(self, answer: messages.Checked) -> None:
         """Turns are given unless a config has faults."""
         for run, text in answer.notices:
             self._board.log(text, self._board.runs.get(run or 0), "notice")
@@ -78,7 +88,7 @@ class Crew:
         if not self.faults:
             self._open_turns()
 
-    def gone(self, worker: str, status: int) -> None:
+    def _gone(self, worker: str, status: int) -> None:
         """A worker died: its runs go back, and it is started again unless it cannot be."""
         device = self._board.devices[worker]
         early = device.state != "ready" or not self._turns.open

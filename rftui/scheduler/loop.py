@@ -13,12 +13,10 @@ from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
 from rftui.link import Server
 from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
-from rftui.runs import Run
 from rftui.scheduler.board import Board
 from rftui.scheduler.control import Control
 from rftui.scheduler.crew import Crew
 from rftui.scheduler.headless import Printer
-from rftui.scheduler.pins import Pins
 from rftui.scheduler.signals import caught
 from rftui.scheduler.store import Store, Unwritten
 from rftui.scheduler.takeup import discard_deleted
@@ -77,8 +75,8 @@ class Scheduler:
         self.board = Board(experiment, self.store, self.server, list(self.workers.slots))
         self.turns = Turns(self.board, self.server, self.workers)
         self.turns.park()  # whatever an earlier scheduler was doing with them
-        self.control = Control(self)
-        self.crew = Crew(experiment, self.store, self.server, self.board, self.workers, self.turns, fit)
+        self.control = Control(self, self.board, self.turns)
+        self.crew = Crew(self.board, self.server, self.workers, self.turns, fit)
         self._viewer = viewer
         self._printer = Printer(self.board)
         self._tracking: Outbox | None = None  # once there is something to track
@@ -90,23 +88,9 @@ class Scheduler:
     # ------------------------------------------------------------ what the ops need
 
     @property
-    def resident(self) -> dict[int, str]:
-        return self.turns.resident
-
-    @property
-    def pins(self) -> Pins:
-        return self.turns.pins
-
-    @property
     def ending(self) -> bool:
         """Whether no turn is given any more."""
         return self._ending
-
-    def halt(self, run: Run, why: str) -> None:
-        self.turns.halt(run, why)
-
-    def go_back(self, run: Run) -> None:
-        self.turns.go_back(run)
 
     def finish(self) -> None:
         """End once no run is active."""
@@ -175,38 +159,26 @@ class Scheduler:
             case messages.Report(worker, incarnation, reports):
                 if self.workers.current(worker, incarnation):
                     for report in reports:
-                        self._report(worker, report)
+                        if not (self._ending and isinstance(report, messages.Gone)):
+                            self.crew.hear(worker, report)
             case messages.Attach(viewer):
                 self.board.flush()
                 self.server.send(viewer, self.board.snapshot())
             case messages.Command(op="leave"):
                 self.server.drop_viewer(message.viewer)
             case messages.Command():
-                reply = self.control.handle(message)
-                self.board.flush()
-                self.server.send(message.viewer, reply)
+                self._command(message)
             case signal.Signals():
                 self._signalled(message)
 
-    def _report(self, worker: str, report: Any) -> None:
-        match report:
-            case messages.Ready(pid):
-                self.crew.ready(worker, pid)
-            case messages.Schema(fields):
-                self.board.set_schema(fields)
-            case messages.Checked():
-                self.crew.checked(report)
-            case messages.Gauge(used, total, load):
-                device = self.board.devices[worker]
-                device.memory_used, device.memory_total, device.load = used, total, load
-                self.board.touch_device(worker, urgent=False)
-            case messages.Note(text, run, level):
-                self.board.log(text, self.board.runs.get(run or 0), level)
-            case messages.Gone(status):
-                if not self._ending:
-                    self.crew.gone(worker, status)
-            case _:
-                self.turns.report(worker, report)
+    def _command(self, command: messages.Command) -> None:
+        try:
+            reply = self.control.handle(command)
+            self.board.flush()
+        except Unwritten as trouble:
+            self.server.send(command.viewer, messages.Reply(command.id, False, str(trouble)))
+            raise
+        self.server.send(command.viewer, reply)
 
     def _signalled(self, number: signal.Signals) -> None:
         """The first ends it at the next step, the second at once. A terminal that hangs up says so more than once."""
@@ -298,6 +270,7 @@ class Scheduler:
         while not self.server.inbox.empty():
             self._receive(self.server.inbox.get())
         if self.crew.begun:
+            self.turns.pins.all_lost()
             discard_deleted(self.board)
         left = any(run.active for run in self.board.runs.values())
         if left:

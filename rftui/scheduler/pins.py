@@ -81,6 +81,11 @@ class Pins:
             clone = self._board.runs[number]
             self._settle(self._board.runs[clone.parent or 0], [clone])
 
+    def all_lost(self) -> None:
+        """No worker lives any more."""
+        for clone, parent in list(self.waiting.items()):
+            self._settle(self._board.runs[parent], [self._board.runs[clone]])
+
     def take_up(self, clone: Run) -> None:
         """The scheduler that had accepted the clone ended before the weights had come."""
         if not self.arrived(clone):

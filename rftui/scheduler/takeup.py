@@ -11,7 +11,6 @@ from rftui.scheduler.turns import Turns
 
 def take_up(board: Board, turns: Turns) -> None:
     """Every run stands where its newest whole checkpoint is, whatever the other scheduler was just doing."""
-    discard_deleted(board)
     runs = [run for run in board.runs.values() if run.active or run.state == STOPPED]
     for run in runs:
         folder = board.experiment.run(run.id)
@@ -21,6 +20,7 @@ def take_up(board: Board, turns: Turns) -> None:
     for run in runs:
         if run.warm and not run.start_step and (run.active or run.state == STOPPED):
             turns.pins.take_up(run)
+    discard_deleted(board)  # last: a clone may still have needed its parent's files
 
 
 def discard_deleted(board: Board) -> None:

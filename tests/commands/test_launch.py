@@ -42,6 +42,7 @@ def experiment(state):
         (RENDEZVOUS + "experiment('done')", 0, ""),
         (RENDEZVOUS + "experiment('failed')", 1, ""),
         (RENDEZVOUS + "experiment('queued'); raise SystemExit(130)", 130, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGHUP)", 130, ""),
         (RENDEZVOUS + "experiment('queued'); 1 / 0", 2, "ZeroDivisionError"),
         (RENDEZVOUS + "experiment('done'); 1 / 0", 1, "ZeroDivisionError"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 1, "SIGKILL"),
@@ -68,29 +69,38 @@ def test_a_script_gets_its_arguments_and_the_flags(script, rftui):
     assert done.stdout == "['plain', 'more', '--epochs', '3', '--', 'x'] cpu:2 \n"
 
 
-@pytest.mark.parametrize(
-    ("sent", "got"),
-    [
-        (signal.SIGINT, signal.SIGINT),
-        (signal.SIGTERM, signal.SIGTERM),
-        (signal.SIGHUP, signal.SIGTERM),
-    ],
-)
-def test_a_signal_reaches_the_script_once(script, sent, got):
-    text = (
-        "import signal, sys\n"
-        f"signal.pthread_sigmask(signal.SIG_BLOCK, {{{int(got)}}})\n"
-        "print('ready', flush=True)\n"
-        f"signal.sigwait({{{int(got)}}})\n"
-        f"print('again' if signal.sigtimedwait({{{int(got)}}}, 0.3) else 'once', flush=True)\n"
-        "sys.exit(130)\n"
-    )
-    command = [sys.executable, "-m", "rftui.cli", "run", script(text)]
+WAITS = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {SENT})
+print('ready', flush=True)
+signal.sigwait({SENT, signal.SIGUSR1})
+print('again' if signal.sigtimedwait({SENT}, 0.3) else 'once', flush=True)
+sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_script_once(script, sent):
+    """A hang-up as what it is: it may come again and again, and that means no more."""
+    command = [sys.executable, "-m", "rftui.cli", "run", script(WAITS.replace("SENT", str(int(sent))))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
         assert shell.stdout.readline() == "ready\n"
         os.killpg(shell.pid, sent)  # as a terminal does
         assert shell.stdout.readline() == "once\n"
         assert shell.wait(20) == 130
+
+
+def test_a_hang_up_does_not_reach_what_nohup_started(script):
+    text = (
+        "import os, signal\n"
+        "assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN\n"
+        "os.kill(os.getppid(), signal.SIGHUP)\n"
+        "print('still here', flush=True)\n"
+        "raise SystemExit(130)"
+    )
+    command = ["nohup", sys.executable, "-m", "rftui.cli", "run", script(text)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "still here\n")
 
 
 def test_open_without_a_terminal_leaves_a_running_experiment_alone(rftui, make):

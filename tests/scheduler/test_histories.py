@@ -11,11 +11,11 @@ from simulated import Simulated, copied, experiment
 from test_races import Quiet, Silent
 
 from rftui.paths import checkpoint_marker, newest_checkpoint
-from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
 from rftui.scheduler import loop
 from rftui.scheduler.store import Store
 
-EXPECTED_FAILURES = ("its worker died twice", "were pinned", "weights to start from")
+EXPECTED_FAILURES = ("its worker died twice", "weights to start from")
 
 WHERE_IT_STANDS = ("state", "step", "epoch", "chunk", "device", "checkpoint", "metrics", "error", "final")
 
@@ -138,7 +138,7 @@ def pinned(left, before, old, new):
     """Check where a warm clone starts that had no weights yet; FAILED where it can get none."""
     parent = before[old.parent]
     own, newest = checkpoint_marker(left.run(old.id).start), newest_checkpoint(left.run(parent.id).checkpoints)
-    start = own or (newest and parent.state != DELETED and checkpoint_marker(newest))
+    start = own or (newest and checkpoint_marker(newest))
     if not start:
         return None if parent.active else FAILED
     assert new.start_step == before[parent.id].start_step + start["step"] and new.start_row == start["row"]

@@ -191,7 +191,7 @@ def on_main_thread(experiment, world, hold, numbers):
         sender.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_ends_it_resumably_at_the_next_step(experiment, kept, world, number):
     before = signal.getsignal(number)
     assert on_main_thread(experiment, world, world.hold(1, 2), [number]) == 130
@@ -204,6 +204,36 @@ def test_the_first_signal_ends_it_resumably_at_the_next_step(experiment, kept, w
 def test_the_second_signal_ends_it_at_once(experiment, kept, world):
     assert on_main_thread(experiment, world, world.hold(1, 2), [signal.SIGINT, signal.SIGTERM]) == 130
     assert kept().run(1).state == WAITING and kept().run(1).checkpoint is None
+
+
+def test_under_nohup_it_goes_on_when_the_terminal_hangs_up(experiment, kept, world):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    hold = world.hold(1, 2)
+
+    def send():
+        hold.wait()
+        os.kill(os.getpid(), signal.SIGHUP)
+        hold.go.set()
+
+    sender = threading.Thread(target=send)
+    try:
+        sender.start()
+        assert loop.run(experiment, 1, devices="cpu") == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        sender.join()
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_off_the_main_thread_no_handler_is_set(play, world):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    hold = world.hold(1, 1)
+    scheduler = play()
+    hold.wait()
+    assert [signal.getsignal(number) for number in numbers] == before
+    hold.go.set()
+    assert scheduler.end() == 0
 
 
 def test_a_run_that_waits_behind_another_moves_to_an_idle_worker(play, kept, eyes, world, monkeypatch):

@@ -98,8 +98,14 @@ def test_the_birth_of_a_process_tells_it_from_others(worker):
 
 
 def test_a_scheduler_waits_with_its_own_and_can_be_watched_and_interrupted(play, eyes, world, experiment, kept):
+    def started(**how):
+        scheduler = play(fit=None, **how)
+        while not experiment.link.exists():
+            time.sleep(0.01)
+        return scheduler
+
     with experiment.lock_worker():
-        scheduler = play(fit=None, viewer=True)
+        scheduler = started(viewer=True)
         seen = eyes()
         seen.until(lambda: "earlier scheduler" in seen.experiment.waiting_for)
         assert world.started == [] and seen.experiment.state == "loading"
@@ -107,6 +113,5 @@ def test_a_scheduler_waits_with_its_own_and_can_be_watched_and_interrupted(play,
         assert scheduler.end() == 130
     assert kept().meta("state") == "interrupted"
     with experiment.lock_worker():
-        scheduler = play(fit=None)
-        seen = eyes()
+        scheduler = started()
     assert scheduler.end() == 0 and len(world.started) == 1

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 
 import pytest
 from fake_worker import write_checkpoint, write_final
@@ -466,6 +467,27 @@ def test_what_was_halted_goes_on_later(rigged):
     rigged.ask("halt")
     rigged.halts(1, 1)
     assert rigged.state(1) == WAITING and rigged.close() == 130
+
+
+def test_a_clone_of_a_deleted_run_keeps_its_weights_where_the_end_overtook_the_pin(rigged, rig):
+    rigged.commit(1, 2)
+    number = clone(rigged)
+    rigged.ask("delete", 1)
+    rigged.ask("halt")
+    assert rigged.close() == 130  # the workers were killed
+    assert not rigged.experiment.run(1).path.exists()
+    again = rig(fit=None)
+    assert again.state(number) == QUEUED and again.run(number).start_step == 2
+
+
+def test_a_terminal_hangs_up_more_than_once_and_means_one_thing(rigged):
+    """The kernel says it, and so does the shell; only another signal after it means: at once."""
+    killed = rigged.scheduler.workers.killed
+    for _ in range(3):
+        rigged.scheduler._receive(signal.SIGHUP)
+    assert rigged.sent(Quit) == [Quit(save=True)] and killed == [[]]
+    rigged.scheduler._receive(signal.SIGTERM)
+    assert killed == [[], None]
 
 
 # ---------------------------------------------------------------- the inbox

@@ -1,0 +1,124 @@
+"""A database that cannot be written any more: everything ends where it can be taken up, and says why."""
+
+import signal
+import threading
+
+import pytest
+
+from rftui import messages
+from rftui.faults import Fault
+from rftui.runs import DONE
+from rftui.scheduler import loop
+from rftui.scheduler.store import Store, Unwritten
+
+
+class Disk:
+    """What the database of the next scheduler lies on."""
+
+    def __init__(self, monkeypatch):
+        self.store = None
+
+        def opened(path):
+            self.store = Store(path)
+            return self.store
+
+        monkeypatch.setattr(loop, "Store", opened)
+
+    def fill(self):
+        """From here on the database takes no more than it has."""
+        (pages,) = self.store._db.execute("PRAGMA page_count").fetchone()
+        self.store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def full(play, eyes, world, disk):
+    """Each run has 900 steps, too many for the disk, which is full as run 1 is about to take its third."""
+    world.per = 300
+    hold = world.hold(1, 3)
+    scheduler = play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    disk.fill()
+    return scheduler, seen, hold
+
+
+def test_it_ends_resumably_and_says_what_is_wrong(full, play, kept, world):
+    scheduler, seen, hold = full
+    hold.go.set()
+    seen.until(lambda: seen.told("database or disk is full"))
+    fault = scheduler.end()
+    assert isinstance(fault, Fault) and fault.code == 130 and len(fault.lines) == 1
+    assert "database or disk is full" in str(fault) and "MB free" in str(fault)
+    assert str(fault).endswith("mend that, and `rftui open exp` goes on from the last checkpoints")
+    assert messages.Quit(save=True) in world.asked, "the workers write their last checkpoints"
+    assert {run.state for run in kept().runs()} != {DONE}
+    trained = len(world.trained)
+    assert play(fit=None).end() == 0
+    assert {run.state for run in kept().runs()} == {DONE}
+    assert len(world.trained) == 2700 and trained < 2700, "what was saved is not trained again"
+    for run in (1, 2, 3):
+        assert kept().curves(run)[run]["loss"] == [(step, 1 / step) for step in range(1, 901)]
+
+
+def test_ops_are_refused_with_the_reason_and_whoever_comes_still_sees_the_runs(full, eyes):
+    scheduler, seen, hold = full
+    first = seen.ask("clone", 1, {"training_args.learning_rate": 3e-4}, name="x" * 200_000)
+    assert not first.ok and "database or disk is full" in first.text
+    second = seen.ask("stop", 2)
+    assert not second.ok and "mend that" in second.text
+    assert set(eyes().runs) == {1, 2, 3}
+    hold.go.set()
+    assert "database or disk is full" in str(scheduler.end())
+
+
+def test_a_database_that_was_full_before_the_start_is_told_and_nothing_is_trained(
+    play, world, experiment, monkeypatch
+):
+    def refuse(self):
+        raise Unwritten("exp cannot be written: attempt to write a readonly database", code=1)
+
+    monkeypatch.setattr(Store, "commit", refuse)
+    fault = play().end()
+    assert isinstance(fault, Fault) and "readonly" in str(fault) and world.trained == []
+
+
+def test_signals_while_it_gives_up(experiment, world, disk):
+    """The first is no more than what it does anyway; the second ends it at once."""
+    held = world.hold(1, 2)
+
+    def send():
+        held.wait()
+        scheduler = made[0]
+        scheduler.server.inbox.put(Full())
+
+    class Full:
+        """A message whose handling cannot be kept."""
+
+    made = []
+    real = loop.Scheduler
+
+    class Scheduler(real):
+        def __init__(self, *how):
+            super().__init__(*how)
+            made.append(self)
+
+        def _receive(self, message):
+            if isinstance(message, Full):
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    self.server.inbox.put(number)
+                raise Unwritten("exp cannot be written: full", code=1)
+            super()._receive(message)
+
+    loop.Scheduler = Scheduler
+    try:
+        threading.Thread(target=send).start()
+        with pytest.raises(Fault, match="full; mend that"):
+            loop.run(experiment, 1, devices="cpu")
+    finally:
+        loop.Scheduler = real
+    assert world.trained == [(1, 1)], "the worker was killed at the step that held it"
