@@ -114,7 +114,8 @@ class Experiment:
                 self._directory = None
             raise
         if code == INTERRUPTED:
-            raise Fault(f"interrupted; `rftui open {self.name}` takes it up again", code=INTERRUPTED)
+            assert self._directory
+            raise Fault(f"interrupted; `{paths.how_to_open(self._directory)}` takes it up again", code=INTERRUPTED)
         assert self._directory
         return [run for run in Store.read(self._directory.db).runs() if run.fit == number]
 
@@ -128,7 +129,7 @@ class Experiment:
         if self._directory is None:
             self._directory = paths.create(self._home, self._asked)
             if self._directory.name != self._asked:
-                old = f"`rftui open {self._asked}` opens the old one"
+                old = f"`{paths.how_to_open(paths.ExperimentDir(self._home / self._asked))}` opens the old one"
                 fit.notices.insert(0, f"there is an experiment {self._asked!r}; this one is {self.name!r} ({old})")
                 print(fit.notices[0], flush=True)
             store = Store.create(self._directory.db)

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 from collections.abc import Iterator
@@ -168,6 +169,12 @@ def find(home: Path, name: str) -> ExperimentDir:
         return experiment
     known = ", ".join(sorted(found.name for found in all_in(home))) or "none yet"
     raise Fault(f"no experiment {name!r} in {home}; there are: {known}", code=FAILED)
+
+
+def how_to_open(experiment: ExperimentDir) -> str:
+    """The command that opens it, as it must be typed in this shell."""
+    elsewhere = "" if experiment.home == home_dir() else f" --home {shlex.quote(str(experiment.home))}"
+    return f"rftui open {shlex.quote(experiment.name)}{elsewhere}"
 
 
 def all_in(home: Path) -> list[ExperimentDir]:

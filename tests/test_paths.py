@@ -1,6 +1,7 @@
 """The experiment directory: locks, files that are replaced whole, and checkpoints that are not."""
 
 import fcntl
+import shlex
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 
 from rftui import paths
 from rftui.faults import Fault
-from rftui.paths import ExperimentDir, create, write_whole
+from rftui.paths import ExperimentDir, create, how_to_open, write_whole
 
 
 @pytest.fixture
@@ -88,3 +89,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_whole(path, b"second")
     assert path.read_bytes() == b"first"
+
+
+def test_the_command_that_opens_an_experiment_is_complete(tmp_path, monkeypatch):
+    experiment = ExperimentDir(tmp_path / "a home" / "it's mine")
+    monkeypatch.setenv("RFTUI_HOME", str(tmp_path / "a home"))
+    assert shlex.split(how_to_open(experiment)) == ["rftui", "open", "it's mine"]
+    monkeypatch.delenv("RFTUI_HOME")
+    assert shlex.split(how_to_open(experiment)) == ["rftui", "open", "it's mine", "--home", str(tmp_path / "a home")]

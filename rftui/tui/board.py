@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
+from rftui.paths import ExperimentDir, how_to_open
 from rftui.runs import DELETED, QUEUED, Run, short
 
 POINTS = 512
@@ -126,11 +128,12 @@ class Board:
         return first + sorted(names - set(first))
 
     def plotted(self, cursor: int | None) -> list[int]:
-        """The runs whose curves are drawn: the marked ones; else all of them if they are few, else the cursor's."""
+        """The runs whose curves are drawn: the marked ones; else all there are, if few; else the cursor's."""
         marked = [number for number in self.shown if number in self.marked]
         if marked:
             return marked
-        return self.shown if len(self.shown) <= 8 else [cursor] if cursor in self.runs else self.shown[:1]
+        begun = [number for number in self.shown if self.curves.get(number)]
+        return begun if len(begun) <= 8 else [cursor] if cursor in begun else begun[:1]
 
     def count(self, *states: str) -> int:
         return sum(run.state in states for run in self.runs.values())
@@ -138,6 +141,11 @@ class Board:
     @property
     def active(self) -> int:
         return sum(run.active for run in self.runs.values())
+
+    @property
+    def opens(self) -> str:
+        """The command that opens the experiment again."""
+        return clean(how_to_open(ExperimentDir(Path(self.experiment.path)))) if self.experiment else ""
 
     @property
     def faults(self) -> list[str]:
@@ -239,8 +247,8 @@ def summary(board: Board) -> list[str]:
     runs = [board.runs[run] for run in board.shown]
     width = max([len(clean(run.name)) for run in runs] + [4])
     lines = [
-        f"{run.id:>4}  {clean(run.name):<{width}}  {run.state:<8}  {run.chunk}/{run.chunks}  "
+        f"{run.id:>4}  {clean(run.name):<{width}}  {run.state:<8}  {run.chunk}/{run.chunks or '-'}  "
         f"loss {number(run.metrics.get('loss'))}  eval {number(run.metrics.get('eval_loss'))}"
         for run in runs
     ]
-    return lines + ([f"rftui open {board.experiment.name} opens it again"] if board.experiment else [])
+    return lines + ([f"{board.opens} opens it again"] if board.experiment else [])

@@ -159,8 +159,7 @@ class Ops:
         elif self._readonly:
             self._app.exit(DONE)
         elif self._board.active:
-            name = self._board.experiment.name if self._board.experiment else ""
-            self._app.push_screen(QuitScreen(self._board.active, name, ascii=self._ascii), self._answered)
+            self._app.push_screen(QuitScreen(self._board.active, self._board.opens, ascii=self._ascii), self._answered)
         else:
             self._end("finish", self._code, "the scheduler ends; q leaves without waiting")
 

@@ -49,7 +49,7 @@ def test_detach_and_attach(program):
     first.press("q")
     first.until("1 run is not done", "stay")
     first.press("l")
-    assert "rftui open tiny opens it again" in first.left()
+    assert f"rftui open tiny --home {program.home} opens it again" in first.left()
     assert first.exit_status() == 0
     step = program.show(2)["step"]
     program.until(lambda: program.show(2)["step"] > step)  # it trains on

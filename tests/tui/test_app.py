@@ -124,7 +124,11 @@ def test_what_is_left_on_the_terminal(monkeypatch, capsys):
     ended.lose()
     assert app_module.run(FakeLaunch(ended)) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "[/b é" in lines[0] and "done" in lines[0] and lines[-1] == "rftui open tinychat-sft opens it again"
+    assert (
+        "[/b é" in lines[0]
+        and "done" in lines[0]
+        and lines[-1] == "rftui open tinychat-sft --home /nowhere opens it again"
+    )
 
 
 async def test_a_sigterm_ends_the_viewer_and_nothing_else(show):
@@ -503,6 +507,15 @@ async def test_no_name_and_no_error_is_markup(show, name):
         assert "filter [/b\\[" in shown.text() and shown.app.board.shown == []
         await shown.press("s", "enter", "s", "enter", "space", "m", "d", "c")
         assert len(shown.app.screen_stack) == 1
+
+
+async def test_one_curve_of_many_says_how_to_see_more(show):
+    async with show(snapshot([made(n) for n in range(1, 12)]), size=(120, 40)) as shown:
+        shown.app._draw()
+        await shown.until(lambda: "2 loss  (marked runs are drawn together)" in shown.text())
+        await shown.press("space", "space")
+        shown.app._draw()
+        await shown.until(lambda: "2 loss ─" in shown.text())
 
 
 async def test_a_metric_may_be_called_anything(show):

@@ -124,9 +124,11 @@ def test_ops_act_on_the_marked_runs_else_on_the_one_under_the_cursor():
 
 def test_what_is_plotted():
     few = board()
-    assert few.plotted(3) == few.shown
+    assert few.plotted(3) == [run for run in few.shown if run != 6], "run 6 has no curve yet"
     few.marked = {4}
     assert few.plotted(3) == [4]
+    queued = board(*(made(n, step=25 if n < 9 else 0) for n in range(1, 21)))
+    assert queued.plotted(15) == list(range(1, 9)), "those that have not begun push none of the others out"
     many = board(*(made(n) for n in range(1, 21)))
     assert many.plotted(5) == [5] and many.plotted(None) == [1]
     assert Board().plotted(None) == []
@@ -198,7 +200,7 @@ def test_the_summary_says_how_the_runs_stand_and_how_to_come_back():
     lines = summary(board())
     assert len(lines) == 8
     assert lines[0].split() == ["1", "sft-lr0.0002-r16", "running", "4/16", "loss", "1.7", "eval", "1.8"]
-    assert lines[-1] == "rftui open tinychat-sft opens it again"
+    assert lines[-1] == "rftui open tinychat-sft --home /nowhere opens it again"
     assert summary(Board()) == []
 
 

@@ -393,7 +393,7 @@ async def test_confirm_shows_its_keys_however_long_the_question_is(name: str, si
 
 @pytest.mark.parametrize("key, answer", [("l", "leave"), ("s", "halt"), ("escape", None), ("q", None)])
 async def test_quit(key: str, answer: str | None) -> None:
-    async with shown_over(QuitScreen(3, "tinychat-sft", ascii=True), (60, 20)) as (app, pilot):
+    async with shown_over(QuitScreen(3, "rftui open tinychat-sft", ascii=True), (60, 20)) as (app, pilot):
         assert "3 runs are not done" in visible(app)
         assert "rftui open tinychat-sft" in visible(app)
         await pilot.press(key)
@@ -402,7 +402,7 @@ async def test_quit(key: str, answer: str | None) -> None:
 
 @pytest.mark.parametrize("name", MARKUP)
 async def test_quit_names_its_experiment_as_it_is(name: str) -> None:
-    async with shown_over(QuitScreen(1, name)) as (app, _):
+    async with shown_over(QuitScreen(1, f"rftui open {name}")) as (app, _):
         assert f"rftui open {name}" in visible(app)
         assert "1 run is not done" in visible(app)
 

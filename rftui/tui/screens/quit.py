@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 
 class QuitScreen(ModalScreen[str | None]):
-    """ "leave" them training, "halt" them at their next step, or None: stay."""
+    """ "leave" them training, "halt" them at their next step, or None: stay. `opens`: the command that comes back."""
 
     DEFAULT_CSS = """
     QuitScreen { align: center middle; }
@@ -26,10 +26,10 @@ class QuitScreen(ModalScreen[str | None]):
         Binding("escape,q", "answer('')"),
     ]
 
-    def __init__(self, active: int, name: str, *, ascii: bool = False) -> None:
+    def __init__(self, active: int, opens: str, *, ascii: bool = False) -> None:
         super().__init__()
         self._active = active
-        self._experiment = name
+        self._opens = opens
         self._ascii = ascii
 
     def compose(self) -> ComposeResult:
@@ -38,7 +38,7 @@ class QuitScreen(ModalScreen[str | None]):
             (f"{runs} not done. Leave?\n\n", "bold"),
             ("l    ", "bold"),
             "leave: they train on, and this shows them again:\n",
-            f"     rftui open {self._experiment}\n",
+            f"     {self._opens}\n",
             ("s    ", "bold"),
             "stop each at its next step, save it, and quit\n",
             ("esc  ", "bold"),

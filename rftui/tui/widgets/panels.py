@@ -58,7 +58,8 @@ class PlotPanel(Static):
         if key == self._drawn or not self.display:
             return
         self._drawn = key
-        self.border_title = Content(f"2 {clean(metric)}")
+        alone = len(runs) == 1 and not self._board.marked and sum(map(bool, self._board.curves.values())) > 1
+        self.border_title = Content(f"2 {clean(metric)}{'  (marked runs are drawn together)' if alone else ''}")
         labels = {run: f"{run} {clean(self._board.runs[run].name)}" for run in runs}
         self.update(plot(curves, labels, size.width, size.height, ascii=self._ascii))
 
