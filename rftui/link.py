@@ -94,7 +94,8 @@ class Server:
         self._experiment = experiment
         self._viewers: dict[str, _Mailbox] = {}
         self._workers: dict[str, tuple[int, _Mailbox]] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="rftui-", dir=_runtime_dir()))
+        _sweep(experiment)
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=_runtime_dir()))
         key = secrets.token_bytes(32)
         manager: Any = type("_Manager", (BaseManager,), {})
         manager.register("inbox", callable=lambda: self.inbox, exposed=("put",))
@@ -195,6 +196,27 @@ class Server:
         if present != incarnation or mailbox is None:
             raise LinkLost(f"worker {name} #{incarnation} was replaced")
         return mailbox
+
+
+_FOLDER = "rftui-"
+"""The beginning of the name of a socket's folder."""
+
+
+def _sweep(experiment: ExperimentDir) -> None:
+    """Remove the socket's folder of a scheduler of this experiment that was killed."""
+    try:
+        address = str(json.loads(experiment.link.read_text())["address"])
+    except (OSError, ValueError, KeyError):
+        return
+    with socket.socket(socket.AF_UNIX) as knock:
+        try:
+            knock.connect(address)  # of a directory that was copied the original's scheduler may live
+        except ConnectionRefusedError:
+            folder = Path(address).parent
+            if folder.name.startswith(_FOLDER):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass
 
 
 def _runtime_dir() -> str:

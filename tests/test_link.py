@@ -1,14 +1,18 @@
 """The link in one process: a server, a worker's end and a viewer's end."""
 
 import json
+import shutil
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from rftui import link
 from rftui.link import LinkLost, Server, Viewer, WorkerLink
 from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Update
-from rftui.paths import create
+from rftui.paths import ExperimentDir, create
 
 
 @pytest.fixture
@@ -55,6 +59,36 @@ def test_a_worker_of_an_earlier_scheduler_is_refused(server):
     for name, incarnation in (("w0", 4), ("w1", 4)):
         with pytest.raises(LinkLost, match=f"{name} #4 was replaced"):
             WorkerLink(server._experiment, name, incarnation)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from rftui.link import Server
+from rftui.paths import ExperimentDir
+Server(ExperimentDir(Path(sys.argv[1])))
+os.kill(os.getpid(), 9)
+"""
+
+
+def folder(experiment):
+    """Where the socket of the experiment's scheduler is."""
+    return Path(json.loads(experiment.link.read_text())["address"]).parent
+
+
+def test_what_a_killed_scheduler_left_of_its_socket_goes_with_the_next(tmp_path):
+    experiment = create(tmp_path, "e")
+    subprocess.run([sys.executable, "-c", KILLED, str(experiment.path)])
+    left = folder(experiment)
+    assert left.is_dir()
+    Server(experiment).close()
+    assert not left.exists()
+
+
+def test_a_copied_experiment_leaves_the_socket_of_the_living_original(server, tmp_path):
+    shutil.copytree(server._experiment.path, tmp_path / "copy")
+    Server(ExperimentDir(tmp_path / "copy")).close()
+    assert folder(server._experiment).is_dir()
 
 
 def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):

@@ -155,10 +155,11 @@ class Turns:
             self.setbacks.over(run)
             self._halting.pop(number, None)
             self._deaths[number] += number == in_turn
-            if run.state == DELETED:
-                continue
-            self.go_back(run, keep=run.state == STOPPING)
-            if run.active and self._deaths[number] > 1:
+            if run.state != DELETED:
+                self.go_back(run, keep=run.state == STOPPING)
+            if not run.active:
+                self.pins.freed(run)
+            elif self._deaths[number] > 1:
                 self.fail(run, "its worker died twice while it trained, with no checkpoint between")
         self.pins.lost(worker)
 

@@ -1,6 +1,7 @@
 """Whatever happens in whatever order: turns are fair, nobody starves, and what a killed scheduler left is taken up."""
 
 import copy
+import os
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from rftui.scheduler import loop
 from rftui.scheduler.store import Store
 
 EXPECTED_FAILURES = ("its worker died twice", "weights to start from")
+
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where what is synced for thousands of commits costs nothing."""
 
 WHERE_IT_STANDS = ("state", "step", "epoch", "chunk", "device", "checkpoint", "metrics", "error", "final")
 
@@ -57,7 +61,7 @@ def happens(simulated, event):
 @given(st.integers(1, 4), st.sampled_from(["cpu", "cpu:2", "cpu:3"]), histories)
 @thorough
 def test_turns_stay_fair_and_nobody_starves(runs, devices, history):
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         simulated = Simulated(experiment(Path(folder), runs), devices).ready()
         try:
             for event in history:
@@ -72,7 +76,7 @@ def test_turns_stay_fair_and_nobody_starves(runs, devices, history):
 @thorough
 def test_what_a_killed_scheduler_left_is_taken_up_the_same_way_each_time(runs, devices, histories):
     """After each history the scheduler is killed, and the next one goes on with what it left."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         simulated = Simulated(experiment(Path(folder), runs), devices).ready()
         try:
             asked = 0

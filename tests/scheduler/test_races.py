@@ -320,6 +320,18 @@ def test_a_clone_whose_parent_ends_before_it_could_be_pinned_again_fails(rigged,
     assert rigged.state(number) == FAILED and "before there were weights" in rigged.run(number).error
 
 
+@pytest.mark.parametrize("op", ["stop", "delete"])
+def test_a_clone_whose_parent_was_asked_to_end_as_its_worker_died_before_it_could_be_pinned_again_fails(rigged, op):
+    number = clone(rigged)
+    rigged.says(messages.Gone(-9))
+    rigged.says(messages.Ready(7))
+    for other in (2, 3):
+        rigged.says(messages.Finished(other, 6, "final", None, 1.0))
+    assert rigged.holds_turn() == 1 and rigged.ask(op, 1).ok
+    rigged.says(messages.Gone(-9))
+    assert rigged.state(number) == FAILED and not rigged.turns.pins.waiting
+
+
 def test_a_clone_of_a_run_that_kills_its_worker_again_and_again_fails_with_it(rigged):
     number = clone(rigged)
     for _ in range(2):

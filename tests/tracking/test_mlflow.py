@@ -13,6 +13,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
+from rftui.tracking import outbox as tracking_outbox
 from rftui.tracking.outbox import start, tracking_uri, uri_fault
 
 KNOBS = {
@@ -123,6 +124,34 @@ def test_two_homes_first_tracked_at_once_share_a_database(tmp_path, database, ma
         str(database.experiment.path),
         str(other.experiment.path),
     }
+
+
+def kill(outbox):
+    outbox._process.kill()
+    outbox._process.wait()
+
+
+def test_a_process_that_is_killed_is_started_again_and_sends_the_rest(database):
+    database.run(1, state="done")
+    database.points(1, "loss", [1, 2])
+    outbox = start(database.experiment)
+    kill(outbox)
+    outbox.wake()
+    kill(outbox)
+    assert not outbox.close(90), "the first that is waited for was killed, too"
+    assert outbox.close(90)
+    assert outbox.notices() == ["the tracking process was killed (signal 9) and is started again"] * 2
+    _, runs = tracked(database.experiment)
+    assert runs[1].data.metrics == {"loss": 2.0} and runs[1].info.status == "FINISHED"
+
+
+def test_a_process_that_is_killed_again_and_again_is_left(database, monkeypatch):
+    monkeypatch.setattr(tracking_outbox, "_LIVES", 1)
+    outbox = start(database.experiment)
+    for _ in range(2):
+        kill(outbox)
+        outbox.wake()
+    assert outbox.close(90) and len(outbox.notices()) == 1
 
 
 def test_the_process_sends_and_ends_when_its_scheduler_is_killed(database):
