@@ -92,7 +92,7 @@ class Driver:
     def _look(self, roles: dict[str, list[psutil.Process]], runs: list[Run]) -> None:
         """Count what is new, and find out whether anything moves at all."""
         for role, processes in roles.items():
-            for process in processes:
+            for process in processes if role != "other" else ():
                 if (process.pid, process.create_time()) not in self._seen:
                     self._seen.add((process.pid, process.create_time()))
                     self.starts[role] += 1
