@@ -67,7 +67,7 @@ class Grid:
     def total(self) -> int:
         """The chunks of the whole run, over all epochs; one that `max_steps` cuts short counts whole."""
         last = self.row(self.steps)
-        return self._ended(last) + (last % self.rows not in self._ends)
+        return self._ended(last) + (last % self.rows not in self._ends or not self.between_spans(self.steps))
 
     def turn_end(self, step: int) -> int:
         """The optimizer step that ends a turn begun after `step` steps: the first at or past the next chunk end."""

@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 
 from rftui.faults import Fault
-from rftui.link import LinkLost, attach
+from rftui.launching import attach
+from rftui.link import LinkLost
 from rftui.messages import Command, Reply, Snapshot
 from rftui.paths import ExperimentDir
 from rftui.runs import Run

@@ -3,9 +3,12 @@
 import random
 from dataclasses import dataclass
 
-from tests.faults.experiment import STEPS
+from tests.faults.experiment import RUNS, STEPS
 
 VICTIMS = ("scheduler", "worker", "loader", "front", "tracker", "all")
+
+_STARTING = ("scheduler", "worker", "front", "all")
+"""Those that are there before the first step."""
 
 KILLS_AT_ONCE = 8
 """Kills of one experiment."""
@@ -57,7 +60,7 @@ def plan(seed: int, number: int) -> Plan:
     kills = []
     for index, (victim, step) in enumerate(zip(victims, steps, strict=True)):
         kind = draw.choice(["step", "step", "step", "save"])
-        if index == 0 or victims[index - 1] in ("scheduler", "all"):
+        if victim in _STARTING and (index == 0 or victims[index - 1] in ("scheduler", "all")):
             kind = draw.choice(["step", "start"])
         if index == len(victims) - 1:
             kind = draw.choice(["step", "done"])
@@ -68,7 +71,8 @@ def plan(seed: int, number: int) -> Plan:
         elif kind == "save":
             moment = Moment(kind, 0, draw.uniform(0, 0.05))
         elif kind == "done":
-            moment = Moment(kind, draw.randint(1, 4), draw.uniform(0, 1))
+            # Killed together at the very end, nobody is left to send the rest to MLflow before it is opened again.
+            moment = Moment(kind, draw.randint(1, 2 if victim == "all" else RUNS + 1), draw.uniform(0, 1))
         kills.append(Kill(victim, moment, draw.random()))
     many = range(4 * len(victims))
     return Plan(
