@@ -17,6 +17,7 @@ from tests.faults.outcome import differences, read
 from tests.faults.plan import KILLS_AT_ONCE, VICTIMS, plan
 
 
+@pytest.mark.slow
 def test_an_experiment_whose_processes_are_killed_ends_as_if_it_had_not_been_disturbed():
     folder = Path(tempfile.mkdtemp(prefix="f-"))  # the path of a socket must be short
     figures = campaign(folder, KILLS_AT_ONCE, seed=0)
