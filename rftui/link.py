@@ -60,6 +60,13 @@ class _Mailbox:
                 self._messages = [each for each in self._messages if not _numbered(each)]
             self._arrived.notify()
 
+    def close(self) -> None:
+        """Wake whoever waits, for the last time. What was not taken goes: the manager keeps the mailbox of a client
+        that was killed for as long as it serves."""
+        with self._arrived:
+            self._messages = [None]
+            self._arrived.notify()
+
     def take(self, timeout: float | None) -> tuple[list[Any], bool]:
         """What has come, after waiting up to `timeout` seconds for a first message, and whether some were dropped."""
         with self._arrived:
@@ -130,7 +137,7 @@ class Server:
         """Forget the queue of the worker's present incarnation; its number stays used."""
         if name in self._workers:
             incarnation, mailbox = self._workers[name]
-            mailbox.put(None)  # wakes a server thread that still waits for a client that died
+            mailbox.close()  # wakes a server thread that still waits for a client that died
             self._workers[name] = (incarnation, _Mailbox())
 
     def task(self, name: str, message: Any) -> None:
@@ -157,7 +164,7 @@ class Server:
             try:
                 os.kill(int(viewer.split("-")[0]), 0)
             except ProcessLookupError:
-                self.drop_viewer(viewer)
+                self._viewers.pop(viewer).close()
 
     def close(self) -> None:
         """Stop serving, once every viewer has got its last messages: every client's next call finds the link lost."""

@@ -1,10 +1,12 @@
 """The link in one process: a server, a worker's end and a viewer's end."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,23 @@ def test_a_copied_experiment_leaves_the_socket_of_the_living_original(server, tm
     shutil.copytree(server._experiment.path, tmp_path / "copy")
     Server(ExperimentDir(tmp_path / "copy")).close()
     assert folder(server._experiment).is_dir()
+
+
+def test_what_a_viewer_had_not_taken_when_it_was_killed_goes(server, monkeypatch):
+    viewer = Viewer(server._experiment)
+    update = Update(1, events=[])
+    gone = weakref.ref(update)
+    server.broadcast(update)
+    del update
+    server.forget_dead_viewers()
+    assert gone() and server.viewers == 1, "it lives"
+
+    def dead(pid, signal):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", dead)
+    server.forget_dead_viewers()
+    assert not gone() and server.viewers == 0
 
 
 def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
