@@ -1,13 +1,16 @@
 """Everything dies without a word, at whatever moment: nothing is lost that was committed, nothing is done twice."""
 
 import os
+import shutil
 import sqlite3
+import sys
 
 import psutil
 import pytest
 
 from rftui.scheduler.store import Store
 from tests.e2e.program import LONG
+from tests.e2e.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -123,3 +126,53 @@ def test_a_killed_worker_takes_its_children_with_it_and_its_runs_go_on(program, 
     assert "worker cpu died (status -9" in output and "are done again" in output
     for run in (1, 2):
         assert program.adapter(run) == undisturbed.adapter(run)
+
+
+def test_what_was_at_its_end_is_not_trained_again(program):
+    """Whether `final/` is there or not, and whatever the database lost of it."""
+    program.call("run", program.script, "--headless", "--", 24, 4)
+    adapter, curves = program.adapter(1), program.show(1)["curves"]
+    for final, step in ((False, 6), (False, 2), (True, 2)):
+        if not final:
+            shutil.rmtree(program.show(1)["final"])
+        store = Store(program.home / "tiny" / "experiment.db")
+        run = store.run(1)
+        run.state, run.step, run.final = "running", step, None
+        store.save_run(run)
+        store.rewind(1, step)
+        store.close()
+        program.call("open", "tiny", "--headless")
+        run = program.show(1)
+        assert (run["state"], run["step"], run["chunk"]) == ("done", 6, 3)
+        assert (program.adapter(1), run["curves"]) == (adapter, curves)
+
+
+def on_a_terminal(program, *command):
+    """A plain `python script.py` on a terminal of its own."""
+    environment = program.environment | {"RFTUI_HOME": str(program.home)}
+    return Terminal(
+        [*command, sys.executable, str(program.script), *map(str, LONG)],
+        environment,
+        80,
+        24,
+        lambda: os.chdir(program.folder),
+    )
+
+
+def test_a_terminal_that_hangs_up_interrupts_a_plain_script_at_its_next_step(program, undisturbed):
+    terminal = on_a_terminal(program)
+    trains_past(program, 3)
+    terminal.hang_up()
+    assert program.nothing_left()
+    interrupted(program)
+    program.call("open", "tiny", "--headless")
+    same_as(program, undisturbed)
+    assert not any("done again" in text for text in told(program)), "a step was lost"
+
+
+def test_under_nohup_a_terminal_that_hangs_up_changes_nothing(program):
+    terminal = on_a_terminal(program, "nohup")
+    trains_past(program, 3)
+    terminal.hang_up()
+    assert program.nothing_left()
+    assert {run["state"] for run in program.show()["runs"]} == {"done"}
