@@ -227,12 +227,17 @@ class Scheduler:
         self._unwritten = Fault(text, code=INTERRUPTED)
         self.board.tell(text)
         self._end()
+        self.turns.free_unsaved()
         while self.workers.alive():
             try:
                 message = self.server.inbox.get(timeout=_HOUSEKEEPING)
             except queue.Empty:
                 continue
             match message:
+                case messages.Report(worker, incarnation, reports) if self.workers.current(worker, incarnation):
+                    for report in reports:
+                        if isinstance(report, messages.Unsaved):  # and would wait for room
+                            self.server.task(worker, messages.Halt(report.run, save=False))
                 case signal.Signals():
                     if self._interrupted:
                         self.workers.kill()

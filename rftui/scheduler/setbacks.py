@@ -29,7 +29,12 @@ class Setbacks:
     @property
     def blocked(self) -> set[int]:
         """Runs that cannot start a turn."""
-        return self._unsaved.keys() | set(self.making_room.values())
+        return self.unsaved_runs | set(self.making_room.values())
+
+    @property
+    def unsaved_runs(self) -> set[int]:
+        """Runs that wait for room on the disk."""
+        return set(self._unsaved)
 
     def unsaved(self, run: Run, report: Unsaved) -> None:
         """The run waits for room on the disk; it keeps its last checkpoint."""

@@ -187,6 +187,11 @@ class Turns:
                 run.state = STOPPED if run.state == STOPPING else WAITING if run.step else QUEUED
                 self._board.touch(run)
 
+    def free_unsaved(self) -> None:
+        """Have the runs that wait for room on the disk freed without being saved."""
+        for number in self.setbacks.unsaved_runs & self.resident.keys():
+            self._server.task(self.resident[number], messages.Halt(number, save=False))
+
     def _start(self, run: Run, worker: str) -> None:
         resume = None if run.id in self.resident else newest_checkpoint(self._checkpoints(run))
         self.resident[run.id] = worker

@@ -8,6 +8,7 @@ import shutil
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class RunThread(threading.Thread):
             outcome = halt.args[0]
             _forget(halt)
         except BaseException as error:
-            self._log.write(traceback.format_exc())
+            self.note(traceback.format_exc())
             said, seconds = _one_line(error), self.turn_seconds()
             outcome = messages.Failed(self.run_id, said, traceback.format_exc(), seconds, _again(error))
             _forget(error)
@@ -79,7 +80,8 @@ class RunThread(threading.Thread):
             for order in left_over:
                 if isinstance(order, messages.Pin):
                     self.pin_last(order)
-            self._log.close()
+            with suppress(OSError):
+                self._log.close()
 
     def _train(self) -> messages.Finished:
         built = self._build()
@@ -109,7 +111,7 @@ class RunThread(threading.Thread):
             try:
                 link_checkpoint(checkpoint, RunDir(self.directory.path.parent / str(clone)).start)
             except (OSError, shutil.Error):  # the clone, whose start/ is missing then, fails; this run goes on
-                self._log.write(traceback.format_exc())
+                self.note(traceback.format_exc())
         self._report(messages.Pinned(self.run_id, order.clones))
 
     def turn_seconds(self) -> float:
@@ -118,8 +120,9 @@ class RunThread(threading.Thread):
         return seconds
 
     def note(self, text: str) -> None:
-        """A line in the run's log."""
-        self._log.write(text + "\n")
+        """A line in the run's log; a full disk costs the line and not the run."""
+        with suppress(OSError):
+            self._log.write(text + "\n")
 
     def tell(self, message: Any) -> None:
         self._report(message)

@@ -62,18 +62,27 @@ class Worker:
         """Until `Quit`, or until the scheduler is gone: then the process ends after its present step."""
         self._link.report(messages.Ready(os.getpid()))
         threading.Thread(target=self._report_gauge, name="gauge", daemon=True).start()
+        if last := self._obey():
+            for run in self._threads:
+                self._order(run, messages.Halt(run, save=last.save))
+            # A run that cannot be saved still waits to be told what to do.
+            threading.Thread(target=self._obey, name="last orders", daemon=True).start()
+        for thread in self._threads.values():
+            thread.join()
+        self._gauge.set()
+
+    def _obey(self) -> messages.Quit | None:
+        """Carry out what the scheduler asks, until it says `Quit`; None where it is gone."""
         try:
             while True:
-                for message in self._link.tasks():
-                    if isinstance(message, messages.Quit):
-                        self._quit(message)
-                        return
+                asked = self._link.tasks()
+                for message in asked:
                     self._carry_out(message)
+                if last := next((message for message in asked if isinstance(message, messages.Quit)), None):
+                    return last
         except LinkLost:
             self._turnstile.close()
-            self._join()
-        finally:
-            self._gauge.set()
+            return None
 
     def _carry_out(self, message: Any) -> None:
         match message:
@@ -126,15 +135,6 @@ class Worker:
         if thread is None or not self._turnstile.order(thread.seat, order):
             if isinstance(order, messages.Pin) and thread:
                 thread.pin_last(order)
-
-    def _quit(self, message: messages.Quit) -> None:
-        for run in self._threads:
-            self._order(run, messages.Halt(run, save=message.save))
-        self._join()
-
-    def _join(self) -> None:
-        for thread in self._threads.values():
-            thread.join()
 
     def _report_gauge(self) -> None:
         import psutil

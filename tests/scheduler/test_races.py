@@ -8,11 +8,12 @@ import pytest
 from fake_worker import write_checkpoint, write_final
 
 from rftui import messages
+from rftui.faults import Fault
 from rftui.messages import Begun, Command, Field, Halt, Halted, Pin, Pinned, Quit, Turn
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
 from rftui.scheduler import loop
 from rftui.scheduler.headless import Printer
-from rftui.scheduler.store import Store
+from rftui.scheduler.store import Store, Unwritten
 from rftui.scheduler.workers import slots
 
 RATE = "training_args.learning_rate"
@@ -490,6 +491,19 @@ def test_a_clone_of_a_deleted_run_keeps_its_weights_where_the_end_overtook_the_p
     assert not rigged.experiment.run(1).path.exists()
     again = rig(fit=None)
     assert again.state(number) == QUEUED and again.run(number).start_step == 2
+
+
+def test_where_nothing_can_be_kept_runs_that_cannot_be_saved_are_freed_without(rigged):
+    """One of them was paused before, the other finds the disk full as it is to be saved."""
+    rigged.says(messages.Unsaved(1, "no space is left", 1, 0.1))
+    assert rigged.holds_turn() == 2
+    rigged.scheduler.server.inbox.put(messages.Report("cpu", 1, [messages.Unsaved(2, "no space is left", 1, 0.1)]))
+    alive = iter([True, False])
+    rigged.scheduler.workers.alive = lambda: next(alive)
+    rigged.scheduler._give_up(Unwritten("the database cannot be written", code=1))
+    assert rigged.tasks[-3:] == [Quit(save=True), Halt(1, save=False), Halt(2, save=False)]
+    with pytest.raises(Fault, match="cannot be written; mend that, and `rftui open exp` goes on"):
+        rigged.close()
 
 
 def test_a_terminal_hangs_up_more_than_once_and_means_one_thing(rigged):
