@@ -53,7 +53,10 @@ def run(
         name = experiment.name
         raise Fault(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
     with lock:
-        scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer)
+        try:
+            scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer)
+        except OSError as error:
+            raise Fault(f"cannot write to {experiment.path}: {error.strerror}", code=FAILED) from error
         with caught(scheduler.server.inbox):
             return scheduler.serve()
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from rftui.faults import Fault
+from rftui.faults import INTERRUPTED, Fault
 from rftui.link import Server
 from rftui.messages import Gone, Report
 from rftui.paths import ExperimentDir
@@ -66,7 +66,7 @@ class Workers:
         self._incarnations: dict[str, int] = {}
 
     def start(self, name: str) -> int:
-        """Start (again) the worker of a slot; returns its pid."""
+        """Start (again) the worker of a slot; returns its pid. Raises Fault where there can be no process."""
         slot = self.slots[name]
         incarnation = self._store.new_incarnation()
         threads = max(1, (os.cpu_count() or 1) // len(self.slots))
@@ -77,8 +77,18 @@ class Workers:
             "OMP_NUM_THREADS": str(threads),
             "CUDA_VISIBLE_DEVICES": slot.gpu or "",
         }
+        try:
+            process = self._spawn(name, environment)
+        except OSError as error:
+            raise Fault(f"worker {name} cannot be started: {error}", code=INTERRUPTED) from error
+        self._processes[name], self._incarnations[name] = process, incarnation
+        threading.Thread(target=self._watch, args=(name, incarnation, process), daemon=True).start()
+        self._store.keep_worker(name, process.pid, birth(process.pid))
+        return process.pid
+
+    def _spawn(self, name: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with open(self.log(name), "ab") as log, self._experiment.lock_worker() as lock:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "rftui.training.worker"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -87,10 +97,6 @@ class Workers:
                 pass_fds=[lock.fileno()],  # from before its first moment to its last
                 start_new_session=True,
             )
-        self._processes[name], self._incarnations[name] = process, incarnation
-        threading.Thread(target=self._watch, args=(name, incarnation, process), daemon=True).start()
-        self._store.keep_worker(name, process.pid, birth(process.pid))
-        return process.pid
 
     def current(self, name: str, incarnation: int) -> bool:
         """Whether a report comes from the present incarnation of the worker."""

@@ -31,17 +31,17 @@ def begin() -> None:
     stdin, lifeline = os.pipe()
     _guards.append(subprocess.Popen(["sh", "-c", _GUARD, str(os.getpid())], stdin=stdin))
     os.close(stdin)
-    os.register_at_fork(after_in_child=partial(_be_a_child, lock, lifeline))
+    os.register_at_fork(after_in_child=partial(_be_a_child, [lock, lifeline]))
 
 
 _MEANT_FOR_THE_SCHEDULER = (signal.SIGTERM, signal.SIGHUP)
 """Service managers and batch systems send them to every process; the scheduler then ends its workers in good order."""
 
 
-def _be_a_child(*inherited: int) -> None:
+def _be_a_child(inherited: list[int]) -> None:
     """A forked child lives no longer than its worker, does not count as one, and ends when it is asked to."""
-    for descriptor in inherited:
-        os.close(descriptor)
+    while inherited:  # a child's child has closed them already, and may have given their numbers to others
+        os.close(inherited.pop())
     for number in _MEANT_FOR_THE_SCHEDULER:
         signal.signal(number, signal.SIG_DFL)
 

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
 import sys
 
 import psutil
@@ -147,20 +149,15 @@ def test_what_was_at_its_end_is_not_trained_again(program):
         assert (program.adapter(1), run["curves"]) == (adapter, curves)
 
 
-def on_a_terminal(program, *command):
-    """A plain `python script.py` on a terminal of its own."""
+def plain(program, *command):
+    """`python script.py`, its environment, and where it runs."""
     environment = program.environment | {"RFTUI_HOME": str(program.home)}
-    return Terminal(
-        [*command, sys.executable, str(program.script), *map(str, LONG)],
-        environment,
-        80,
-        24,
-        lambda: os.chdir(program.folder),
-    )
+    return [*command, sys.executable, str(program.script), *map(str, LONG)], environment, program.folder
 
 
 def test_a_terminal_that_hangs_up_interrupts_a_plain_script_at_its_next_step(program, undisturbed):
-    terminal = on_a_terminal(program)
+    command, environment, folder = plain(program)
+    terminal = Terminal(command, environment, 80, 24, lambda: os.chdir(folder))
     trains_past(program, 3)
     terminal.hang_up()
     assert program.nothing_left()
@@ -170,9 +167,10 @@ def test_a_terminal_that_hangs_up_interrupts_a_plain_script_at_its_next_step(pro
     assert not any("done again" in text for text in told(program)), "a step was lost"
 
 
-def test_under_nohup_a_terminal_that_hangs_up_changes_nothing(program):
-    terminal = on_a_terminal(program, "nohup")
-    trains_past(program, 3)
-    terminal.hang_up()
-    assert program.nothing_left()
+def test_under_nohup_a_hang_up_changes_nothing(program):
+    command, environment, folder = plain(program, "nohup")
+    with subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL) as process:
+        trains_past(program, 3)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(240) == 0
     assert {run["state"] for run in program.show()["runs"]} == {"done"}

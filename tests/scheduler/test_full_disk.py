@@ -4,6 +4,7 @@ import signal
 import threading
 
 import pytest
+from fake_worker import FakeWorkers
 
 from rftui import messages
 from rftui.faults import Fault
@@ -85,6 +86,32 @@ def test_a_database_that_was_full_before_the_start_is_told_and_nothing_is_traine
     monkeypatch.setattr(Store, "commit", refuse)
     fault = play().end()
     assert isinstance(fault, Fault) and "readonly" in str(fault) and world.trained == []
+
+
+def test_a_link_that_cannot_be_written_is_told_in_one_line(play, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loop, "Server", full)
+    fault = play().end()
+    assert isinstance(fault, Fault) and fault.code == 1
+    assert str(fault).startswith("cannot write to ") and str(fault).endswith("/exp: No space left on device")
+
+
+def test_a_worker_that_cannot_be_started_again_ends_it_resumably(play, kept, world, monkeypatch):
+    world.save_chunks = True
+    world.deaths[1, 4] = 1
+    start = FakeWorkers.start
+
+    def refuse(self, name):
+        if world.started:
+            raise Fault("worker cpu cannot be started: [Errno 11] Resource temporarily unavailable", code=130)
+        return start(self, name)
+
+    monkeypatch.setattr(FakeWorkers, "start", refuse)
+    fault = play().end()
+    assert isinstance(fault, Fault) and fault.code == 130
+    assert kept().meta("state") == "interrupted" and kept().run(1).step == 2
 
 
 def test_signals_while_it_gives_up(experiment, world, disk):

@@ -122,6 +122,14 @@ def test_no_process_is_killed_twice(started, monkeypatch):
     found.kill()
 
 
+def test_a_process_that_cannot_be_made_is_told_in_one_line(started, monkeypatch):
+    found = started("exit 0", "cpu")
+    monkeypatch.setattr(workers.sys, "executable", "/nowhere/python")
+    with pytest.raises(Fault, match="worker cpu cannot be started: .* No such file or directory: '/nowhere/python'"):
+        found.start("cpu")
+    assert found._experiment.workers_gone()
+
+
 def test_a_worker_that_wrote_nothing_has_no_last_words(started):
     found = started("exit 0", "cpu")
     found.start("cpu")

@@ -116,6 +116,20 @@ def test_a_forked_child_is_no_worker(worker, experiment):
     assert experiment.workers_gone()
 
 
+def test_the_files_of_a_childs_child_are_its_own(worker):
+    code = """
+if os.fork() == 0:
+    files = [open(os.devnull) for _ in range(20)]  # among them the numbers that were closed in the child
+    if os.fork() == 0:
+        say("open" if all(os.fstat(file.fileno()) for file in files) else "")
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+os.wait()
+"""
+    assert worker(code)[1].line() == "open"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_every_process_gets_does_not_end_a_worker(worker, number):
     code = """
