@@ -100,7 +100,7 @@ def test_what_a_viewer_had_not_taken_when_it_was_killed_goes(server, monkeypatch
     server.broadcast(update)
     del update
     server.forget_dead_viewers()
-    assert gone() and server.viewers == 1, "it lives"
+    assert gone() and server.viewers == 1, f"{viewer.name} lives"
 
     def dead(pid, signal):
         raise ProcessLookupError
