@@ -5,10 +5,14 @@ Ejected scripts hold the source of these functions, so each of them stands on it
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import TrainerCallback
@@ -74,6 +78,13 @@ def remaining_rows(
     return order
 
 
+def spread(dataset: Dataset, count: int) -> Dataset:
+    """`count` rows of the dataset, evenly spread and always the same."""
+    if count >= len(dataset):
+        return dataset
+    return dataset.select([number * len(dataset) // count for number in range(count)])
+
+
 class StopAt(TrainerCallback):
     """Ends a training after an optimizer step before its last."""
 
@@ -83,3 +94,12 @@ class StopAt(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step >= self.step:
             control.should_training_stop = True
+
+
+def alone(train: Callable[..., None], *folders: Path) -> None:
+    """Have `train` run in a process of its own: a training leaves traces in the libraries. Exits where it fails."""
+    process = get_context("spawn").Process(target=train, args=folders)
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(process.exitcode)

@@ -24,8 +24,8 @@ from rftui.training import data
 from rftui.training.adapters import warm
 from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
-from rftui.training.evaluation import GeneratedText, Patience, spread
-from rftui.training.plain import remaining_rows, take_over_weights
+from rftui.training.evaluation import GeneratedText, Patience
+from rftui.training.plain import remaining_rows, spread, take_over_weights
 from rftui.training.rewards import checked
 from rftui.training.rows import Formatting, Need, formatting
 from rftui.training.run_callback import Built
