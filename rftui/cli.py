@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from rftui import __version__
 from rftui.automl.nearest import nearest
-from rftui.commands import doctor, launch, listing, mlflow_ui, ops, samples
+from rftui.commands import doctor, eject, launch, listing, mlflow_ui, ops, samples
 from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
 from rftui.link import LinkLost
 from rftui.paths import home_dir
@@ -124,6 +124,10 @@ def _parser() -> argparse.ArgumentParser:
     clone.add_argument("--warm", action="store_true", help="start from the run's weights and position")
     clone.add_argument("--name", metavar="TEXT", dest="clone_name", help="the new run's name")
     clone.add_argument("--json", action="store_true", help="an object: ok, text, run")
+    ejected = add("eject", eject.eject, "write a run as a plain TRL script that makes the same weights")
+    ejected.add_argument("name", metavar="NAME")
+    ejected.add_argument("run", metavar="RUN", help="a run's number or name")
+    ejected.add_argument("-o", metavar="FILE", dest="output", help="./NAME-runRUN.py unless told")
     mlflow = add("mlflow", mlflow_ui.serve, "open MLflow's own UI over the home")
     mlflow.add_argument("--port", type=int, help="5000 unless told, or the next free one")
     init = add("init", samples.init, "write the sample experiments to a directory")

@@ -214,11 +214,15 @@ def link_checkpoint(checkpoint: Path, target: Path) -> None:
     """Hard-link a checkpoint to `target`, so that neither end's deletion touches the other."""
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(checkpoint, target, copy_function=link_or_copy)
+
+
+def link_or_copy(file: str, target: str) -> None:
+    """Hard-link a file; copy it where the file system has no hard links or `target` is on another one."""
     try:
-        shutil.copytree(checkpoint, target, copy_function=os.link)
-    except (OSError, shutil.Error):  # a file system without hard links
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(checkpoint, target)
+        os.link(file, target)
+    except OSError:
+        shutil.copy2(file, target)
 
 
 def write_private(path: Path, content: dict[str, Any]) -> None:

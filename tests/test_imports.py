@@ -22,7 +22,9 @@ def loaded(code, home):
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.parametrize("arguments", [["ls"], ["ls", "--json"], [], ["show", "nothing"], ["open", "nothing"]])
+@pytest.mark.parametrize(
+    "arguments", [["ls"], ["ls", "--json"], [], ["show", "nothing"], ["open", "nothing"], ["eject", "nothing", "1"]]
+)
 def test_the_light_commands_load_neither_models_nor_screen(arguments, tmp_path):
     assert not loaded(f"from rftui.cli import main\nmain({arguments!r})", tmp_path) & (MODELS | SCREEN)
 

@@ -53,6 +53,13 @@ def rows_per_step(algo: str, args: dict[str, Any]) -> Fraction:
     return Fraction(batch * accumulation)
 
 
+def rows_at_once(algo: str, args: dict[str, Any]) -> int:
+    """The rows of which an epoch takes a whole multiple, leaving out the rest."""
+    if algo == "GRPO":
+        return Generation.of(args).prompts
+    return _sizes(args)[0] if args.get("dataloader_drop_last") else 1
+
+
 def generation_faults(args: dict[str, Any], evaluates: bool) -> dict[str, str]:
     """Why GRPO cannot train with these training arguments: name -> the end of a sentence that starts with it."""
     batch, accumulation, size, steps, generations = _sizes(args)

@@ -18,6 +18,10 @@ LIMIT = 10_000_000
 """Bytes that one callable or value of a config may pickle to."""
 
 
+_STANDARD = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+"""Where Python's own modules lie; telling it anew for each of thousands of modules would take seconds."""
+
+
 @contextmanager
 def by_value() -> Iterator[None]:
     """Within it, cloudpickle takes what is defined in the user's own modules by value.
@@ -44,9 +48,8 @@ def _users(module: ModuleType) -> bool:
     path = Path(file).absolute()
     script = vars(sys.modules["__main__"]).get("__file__")
     homes = [Path.cwd(), *([Path(script).absolute().parent] if script else [])]
-    installed = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     return any(path.is_relative_to(home) for home in homes) and not (
-        {"site-packages", "dist-packages"} & set(path.parts) or any(path.is_relative_to(lib) for lib in installed)
+        {"site-packages", "dist-packages"} & set(path.parts) or any(path.is_relative_to(lib) for lib in _STANDARD)
     )
 
 

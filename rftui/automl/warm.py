@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
-from rftui.automl.generation import rows_per_step
+from rftui.automl.generation import rows_at_once, rows_per_step
 from rftui.runs import DONE, FAILED, QUEUED, Run
 
 DEFAULTS: dict[str, Any] = {
@@ -99,6 +100,20 @@ def _too_short(parent: Run, changed: dict[str, Any]) -> dict[str, str]:
     if 0 < steps <= parent.step:
         faults["training_args.max_steps"] = f"must be more than the {parent.step} steps that are done"
     return faults
+
+
+def last_row(run: Run, args: dict[str, Any], used: int) -> int:
+    """Where a warm clone ends, in rows counted over all its parent's epochs of `used` rows.
+
+    `args` are its training arguments as they would be for a cold run; `max_steps` counts from the first ancestor's
+    start. At or before `run.start_row` nothing is left to train on.
+    """
+    steps = args.get("max_steps", -1)
+    if steps > 0:
+        stop = run.start_row + ceil((steps - run.start_step) * rows_per_step(run.algo, args))
+    else:
+        stop = int(args.get("num_train_epochs", 3) * used)
+    return stop - (stop - run.start_row) % rows_at_once(run.algo, args)
 
 
 def finished_faults(parent: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:

@@ -211,19 +211,28 @@ def _canonical(value: Any) -> Any:
     return type(value).__name__, cloudpickle.dumps(value).hex()
 
 
-def _from_name(config: dict[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """What TRL does with a model's name: `from_pretrained` in float32 unless `dtype` says otherwise."""
+def loading(config: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `create_model_from_path` for a config's `model_name`."""
     kwargs = dict(config.get("model_kwargs") or {})
     kwargs.pop("use_gradient_checkpointing", None)
     if "torch_dtype" in kwargs:
         kwargs["dtype"] = kwargs.pop("torch_dtype")
-    name = config["model_name"]
-    model = create_model_from_path(name, **kwargs)
+    return kwargs
+
+
+def tokenizer_of(config: dict[str, Any]) -> Any:
+    """What a config's tokenizer is loaded from, or the tokenizer itself."""
+    return config.get("tokenizer") or config["model_name"]
+
+
+def _from_name(config: dict[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """What TRL does with a model's name: `from_pretrained` in float32 unless `dtype` says otherwise."""
+    model = create_model_from_path(config["model_name"], **loading(config))
     return model, _tokenizer(config)
 
 
 def _tokenizer(config: dict[str, Any]) -> PreTrainedTokenizerBase:
-    given = config.get("tokenizer") or config["model_name"]
+    given = tokenizer_of(config)
     if isinstance(given, str):
         return AutoTokenizer.from_pretrained(given, **(config.get("tokenizer_kwargs") or {}))
     return given

@@ -88,9 +88,13 @@ def size(checkpoint: Path | None) -> int:
 
 
 def commit(written: Path, target: Path, position: dict[str, Any]) -> None:
-    """Mark the directory `written` as whole, make it durable, and give it its name in one step."""
+    """Mark the directory `written` as whole, make it durable, and give it its name in one step.
+
+    The marker holds `position`, and the number of torch's threads, without which the same bytes cannot be made again.
+    """
     files = {str(file.relative_to(written)): file.stat().st_size for file in written.rglob("*") if file.is_file()}
-    (written / CHECKPOINT_MARKER).write_text(json.dumps({**position, "files": files}))
+    marker = {**position, "threads": torch.get_num_threads(), "files": files}
+    (written / CHECKPOINT_MARKER).write_text(json.dumps(marker))
     for file in [*written.rglob("*"), written]:
         _sync(file)
     shutil.rmtree(target, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The rows a run trains on: the materialised datasets, the user's formatting, and a warm clone's remaining rows."""
+"""The rows a run trains on: the materialised datasets, the user's formatting, and the order of an epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from datasets import Dataset, load_from_disk
 
 from rftui.faults import Fault
@@ -37,39 +36,34 @@ def formatted(dataset: Dataset, function: Formatting | None, need: Need) -> tupl
     rows keep the others, which its reward functions get). Rows that are mapped already, on which the function fails,
     stay as they are.
     """
+    replaced, left = applied(dataset, function, need)
+    return (dataset if replaced is None else dataset.map(function, remove_columns=replaced)), left
+
+
+def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[list[str] | None, Formatting | None]:
+    """What `formatted` does: the columns that mapping `function` removes, or None where it is not mapped; and what is
+    left for the trainer to apply."""
     if function is None or not len(dataset):
-        return dataset, function
+        return None, function
     try:
         made = function(dataset[0])
     except Exception:
         if need.met(dataset.column_names):
-            return dataset, None
+            return None, None
         raise
     if not isinstance(made, dict):
-        return dataset, function
-    replaced = [] if need.algo == "GRPO" else [name for name in dataset.column_names if name not in made]
-    return dataset.map(function, remove_columns=replaced), None
+        return None, function
+    return [] if need.algo == "GRPO" else [name for name in dataset.column_names if name not in made], None
 
 
-def remaining_rows(algo: str, args: dict[str, Any], rows: int, used: int, start: int, stop: int) -> list[int]:
-    """The rows `start` to `stop`, counted over all epochs of `used` rows, in the order in which a trainer takes them.
+def epoch_order(algo: str, args: dict[str, Any]) -> dict[str, Any]:
+    """How a run with these training arguments orders its rows, as arguments of `plain.remaining_rows`.
 
-    An epoch takes the first `used` of a permutation of all the `rows`. For SFT and DPO accelerate seeds each epoch's
-    with data_seed + epoch; for GRPO, TRL's RepeatSampler draws one after the other from one generator, seeded with
-    seed. Raises Fault where `args`, the training arguments as set, ask for an order that
-    cannot be told.
+    Raises Fault where they ask for an order that cannot be told.
     """
     strategy = args.get("train_sampling_strategy", "random")
     if strategy not in ("random", "sequential"):
         raise Fault(f"a warm start cannot tell the rows that are left of train_sampling_strategy={strategy!r}")
-    shuffled = args.get("shuffle_dataset", True) if algo == "GRPO" else strategy == "random"
-    generator = torch.Generator()
     if algo == "GRPO":
-        generator.manual_seed(args["seed"])
-    order: list[int] = []
-    for epoch in range(-(-stop // used)):
-        if algo != "GRPO":
-            generator.manual_seed(args["data_seed"] + epoch)
-        permutation = torch.randperm(rows, generator=generator).tolist() if shuffled else list(range(rows))
-        order += permutation[:used][max(0, start - epoch * used) : max(0, stop - epoch * used)]
-    return order
+        return {"seed": args["seed"], "shuffled": args.get("shuffle_dataset", True), "one_generator": True}
+    return {"seed": args["data_seed"], "shuffled": strategy == "random"}

@@ -27,13 +27,6 @@ def cheap_rows(algo: str, rows: int, per_epoch: int, eval_rows: int) -> int:
     return min(eval_rows, max(FEWEST, math.ceil(_SHARE[algo] * rows / per_epoch)))
 
 
-def spread(dataset: Dataset, count: int) -> Dataset:
-    """`count` rows of the dataset, evenly spread and always the same."""
-    if count >= len(dataset):
-        return dataset
-    return dataset.select([number * len(dataset) // count for number in range(count)])
-
-
 class Apart:
     """Makes a trainer's evaluations leave no trace: what follows draws the random numbers that it would have drawn.
 

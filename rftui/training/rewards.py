@@ -19,15 +19,19 @@ def checked(rewards: Any) -> list[Any]:
 
     The names of reward models stay as they are; a model itself is copied, since the trainer prepares it.
     """
-    found = rewards if isinstance(rewards, (list, tuple)) else [rewards]
     return [
         reward
         if isinstance(reward, str)
         else copy.deepcopy(reward)
         if isinstance(reward, torch.nn.Module)
         else _checked(reward)
-        for reward in found
+        for reward in listed(rewards)
     ]
+
+
+def listed(rewards: Any) -> list[Any]:
+    """The reward functions of a config, which may hold one alone."""
+    return list(rewards) if isinstance(rewards, (list, tuple)) else [rewards]
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:

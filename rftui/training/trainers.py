@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import Trainer
 
-from rftui.automl.generation import Generation
+from rftui.automl.generation import rows_at_once, rows_per_step, steps_apart
 from rftui.automl.spec import Spec, configured
+from rftui.automl.warm import last_row
 from rftui.chunks import Grid, chunks_per_epoch
 from rftui.faults import Fault
 from rftui.paths import ExperimentDir, checkpoint_marker
 from rftui.runs import Run
 from rftui.training import data
-from rftui.training.adapters import warm, warm_full
+from rftui.training.adapters import warm
 from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
-from rftui.training.evaluation import GeneratedText, Patience, spread
+from rftui.training.evaluation import GeneratedText, Patience
+from rftui.training.plain import remaining_rows, spread, take_over_weights
 from rftui.training.rewards import checked
 from rftui.training.rows import Formatting, Need, formatting
 from rftui.training.run_callback import Built
@@ -47,37 +50,28 @@ class TrainerBuilder:
     def build(self, run: Run) -> Built:
         """The run's trainer. Called by the thread that holds the floor. Raises Fault, and what TRL raises."""
         spec = self.spec(run.fit)
-        config = configured(spec.leaves[run.leaf], run.changes)
         train, evaluation = data.load(self._experiment, run.fit)
-        start = self._experiment.run(run.id).start if run.warm else None
-        kwargs, lora, _, ours = arguments(
-            run.algo,
-            config,
-            output_dir=str(self._experiment.run(run.id).checkpoints),
-            device=str(self._device),
-            seed=spec.seed,
-            rows=len(train),
-            eval_rows=len(evaluation or ()),
-            per_epoch=chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size),
-        )
-        args = config_class(run.algo)(**(kwargs | _one_pass(run, kwargs) if start else kwargs))
+        directory = self._experiment.run(run.id)
+        start = directory.start if run.warm else None
+        plan = planned(spec, run, train, evaluation, str(directory.checkpoints), str(self._device))
+        config, ours = plan.config, plan.ours
+        args = config_class(run.algo)(**plan.args)
         model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
-        need, function = Need(run.algo, config), formatting(spec, run.leaf, train.column_names)
         with data.preparing(self._experiment, run.fit):
-            train, left = data.formatted(train, function, need)
+            train, left = data.formatted(train, plan.formatting, plan.need)
             if evaluation is not None:
-                evaluation = data.formatted(spread(evaluation, ours["eval_rows"]), function, need)[0]
+                evaluation = data.formatted(spread(evaluation, ours["eval_rows"]), plan.formatting, plan.need)[0]
             trainer: Any = getattr(trl, f"{run.algo}Trainer")(
                 model=model,
                 args=args,
                 train_dataset=train,
                 eval_dataset=evaluation,
                 processing_class=tokenizer,
-                peft_config=LoraConfig(**lora) if lora else None,
+                peft_config=LoraConfig(**plan.lora) if plan.lora else None,
                 **_own_inputs(run.algo, config, left),
             )
         if start:
-            (warm if lora else warm_full)(trainer.model, start)
+            (warm if plan.lora else take_over_weights)(trainer.model, start)
         if config["compute_metrics"] and config["generation_config"] and evaluation is not None:
             GeneratedText(trainer, evaluation, config["compute_metrics"], config["generation_config"])
         evaluates = ours["eval_strategy"] == "chunk"
@@ -88,8 +82,44 @@ class TrainerBuilder:
         notices = []
         if dropped > 0 and not getattr(args, "packing", False):
             notices.append(f"{dropped} of {len(train)} rows have nothing to learn from within max_length: left out")
-        grid = _grid(run, trainer, spec, start, kwargs)
+        grid = _grid(run, trainer, spec, start, plan.as_cold)
         return Built(trainer, grid, evaluates, ours["every_chunk"], patience, notices)
+
+
+@dataclass
+class Plan:
+    """What a run's trainer is made from.
+
+    `args` and `lora` (None trains all weights) are arguments of TRL's config and of LoraConfig; `as_cold` are the
+    `args` of a cold run with the same config, which differ for a warm clone; `ours` is what `arguments` says is
+    rftui's. `formatting` makes the rows such as `need` wants them.
+    """
+
+    config: dict[str, Any]
+    args: dict[str, Any]
+    as_cold: dict[str, Any]
+    lora: dict[str, Any] | None
+    ours: dict[str, Any]
+    need: Need
+    formatting: Formatting | None
+
+
+def planned(spec: Spec, run: Run, train: Dataset, evaluation: Dataset | None, output_dir: str, device: str) -> Plan:
+    """What a run's trainer is made from, on the datasets of its fit. `device` is "cpu" or "cuda:N". Raises Fault."""
+    config = configured(spec.leaves[run.leaf], run.changes)
+    as_cold, lora, _, ours = arguments(
+        run.algo,
+        config,
+        output_dir=output_dir,
+        device=device,
+        seed=spec.seed,
+        rows=len(train),
+        eval_rows=len(evaluation or ()),
+        per_epoch=chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size),
+    )
+    args = as_cold | _one_pass(run, as_cold) if run.warm else as_cold
+    function = formatting(spec, run.leaf, train.column_names)
+    return Plan(config, args, as_cold, lora, ours, Need(run.algo, config), function)
 
 
 def _own_inputs(algo: str, config: dict[str, Any], function: Formatting | None) -> dict[str, Any]:
@@ -112,31 +142,24 @@ def _grid(run: Run, trainer: Trainer, spec: Spec, start: Path | None, kwargs: di
 
     `kwargs` are the arguments as they would be for a cold run. Raises Fault where there is nothing to train on.
     """
-    args, prepared = trainer.args, trainer.train_dataset
+    prepared = trainer.train_dataset
     assert isinstance(prepared, Dataset)
-    rows = len(prepared)
+    rows, least = len(prepared), rows_at_once(run.algo, kwargs)
     if not rows:
         raise Fault("no row is left to train on after tokenisation: every prompt is longer than max_length")
-    per_epoch = chunks_per_epoch(rows, spec.num_chunks, spec.chunk_size)
-    batch, span, least = args.per_device_train_batch_size * args.gradient_accumulation_steps, 1, 1
-    if run.algo == "GRPO":
-        generation = Generation.of(kwargs)
-        batch, span, least = generation.span_prompts, generation.span, generation.prompts
-    elif args.dataloader_drop_last:
-        least = args.per_device_train_batch_size
     if rows < least:
         raise Fault(f"{rows} rows are fewer than the {least} that are taken at once: make the batch smaller")
-    used = rows - rows % least
+    per_epoch, used = chunks_per_epoch(rows, spec.num_chunks, spec.chunk_size), rows - rows % least
+    span = steps_apart(run.algo, kwargs)
+    batch = int(rows_per_step(run.algo, kwargs) * span)
     if not start:
         return Grid(used, min(per_epoch, used), batch, 0, span=span)
     used = (checkpoint_marker(start) or {}).get("rows", used)  # the parent may have taken others at once
-    epochs, steps = kwargs.get("num_train_epochs", 3), kwargs.get("max_steps", -1)
-    stop = run.start_row + -(-(steps - run.start_step) * batch // span) if steps > 0 else int(epochs * used)
-    stop -= (stop - run.start_row) % least
+    stop = last_row(run, kwargs, used)
     if stop <= run.start_row:
         raise Fault(
             f"nothing is left to train after step {run.start_step}: set more num_train_epochs (or a larger max_steps)"
         )
-    order = data.remaining_rows(run.algo, kwargs, rows, used, run.start_row, stop)
+    order = remaining_rows(rows, used, run.start_row, stop, **data.epoch_order(run.algo, kwargs))
     trainer.train_dataset = prepared.select(order)
     return Grid(used, min(per_epoch, used), batch, 0, run.start_row, stop, span)

@@ -2,14 +2,16 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from rftui import cli
 from rftui.link import LinkLost, Viewer
 from rftui.messages import Command
-from rftui.paths import ExperimentDir
+from rftui.paths import ExperimentDir, newest_checkpoint
 from rftui.scheduler.store import Store
 
 HERE = Path(__file__).parent
@@ -92,6 +94,49 @@ class Watch:
         self._viewer.send(Command(str(self._sent), op, run, by="python"))
 
 
+class Ejected:
+    """Ejected scripts, run where there is no rftui; `folder` is made."""
+
+    def __init__(self, experiment, folder):
+        self._experiment = experiment
+        self._folder = folder
+        blocked = folder / "blocked" / "rftui"
+        blocked.mkdir(parents=True)
+        (blocked / "__init__.py").write_text('raise ImportError("an ejected script imports rftui")')
+        self._environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        self._environment |= {"PYTHONPATH": str(blocked.parent)}
+
+    def differing(self, runs):
+        """The ids of those of the runs whose script makes other weights than theirs."""
+        return [
+            run.id for run in runs if self._weights(run) != weights(run, newest(self._experiment, run)).read_bytes()
+        ]
+
+    def _weights(self, run):
+        name, home = self._experiment.name, str(self._experiment.home)
+        assert cli.main(["--home", home, "eject", name, str(run.id), "-o", str(self._folder / f"{run.id}.py")]) == 0
+        done = subprocess.run(
+            [sys.executable, f"{run.id}.py", "out"],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        made = weights(run, self._folder / "out").read_bytes()
+        shutil.rmtree(self._folder / "out")
+        return made
+
+
+def newest(experiment, run):
+    """A run's `final/`, or its newest checkpoint."""
+    return Path(run.final) if run.final else newest_checkpoint(experiment.run(run.id).checkpoints)
+
+
+def weights(run, folder):
+    return folder / ("adapter_model.safetensors" if run.config["peft_config"] else "model.safetensors")
+
+
 def curves(history):
     """A plain history as rftui keeps it: metric -> [(step, value), ...]."""
     found = {}
@@ -108,7 +153,6 @@ def differences(store, run, reference):
     ours = store.curves(run.id)[run.id]
     assert {"loss", "grad_norm", "learning_rate", "train_loss"} <= set(expected)
     different = [name for name in expected if ours.get(name) != expected[name]]
-    name = "adapter_model.safetensors" if run.config["peft_config"] else "model.safetensors"
-    if (Path(run.final) / name).read_bytes() != (reference / name).read_bytes():
+    if weights(run, Path(run.final)).read_bytes() != weights(run, reference).read_bytes():
         different.append("weights")
     return different

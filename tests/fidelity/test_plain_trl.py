@@ -7,7 +7,7 @@ import pytest
 
 from rftui.runs import RUNNING, STOPPED
 from tests.fidelity.cases import ALL, CHUNKS, DPO, EPOCHS, GRPO, SFT
-from tests.fidelity.compare import Rftui, Watch, differences, plain
+from tests.fidelity.compare import Ejected, Rftui, Watch, differences, plain
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,8 @@ def test_stopped_resumed_moved_and_a_worker_killed_in_each_epoch(tmp_path, refer
     same(store, references)
     devices = {run.id: {turn["device"] for turn in store.turns() if turn["run"] == run.id} for run in store.runs()}
     assert any(len(held) > 1 for held in devices.values()), "no run was moved"
+    ejected = Ejected(rftui.experiment, tmp_path / "ejected")
+    assert ejected.differing([store.run(of(case)) for case in (SFT[2], SFT[3], DPO[3], GRPO[2])]) == []
 
 
 @pytest.mark.slow

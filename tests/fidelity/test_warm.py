@@ -11,7 +11,7 @@ from rftui.messages import Command, Reply
 from rftui.paths import checkpoint_marker
 from rftui.scheduler.store import Store
 from tests.fidelity.cases import DPO, GRPO, LORA, SEED, SFT
-from tests.fidelity.compare import Rftui, curves, differences, plain
+from tests.fidelity.compare import Ejected, Rftui, curves, differences, plain
 
 PARENTS = [
     case
@@ -77,3 +77,5 @@ def test_warm_clones_are_plain_trl_on_the_remaining_rows(tmp_path):
         before = store.curves(parent)[parent]["loss"]
         if clone.algo != "GRPO":
             assert first < before[0][1], "it starts from its parent's weights, not the base's"
+    ejected = Ejected(rftui.experiment, tmp_path / "ejected")
+    assert ejected.differing([store.run(number) for number in ids]) == []

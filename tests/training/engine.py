@@ -36,10 +36,10 @@ class Engine:
         self._builder = TrainerBuilder(self.experiment, BaseModels(torch.device("cpu")), torch.device("cpu"))
         self._reports, self._threads = {}, {}
 
-    def start(self, number, resume=None):
-        """Build the run, from its newest checkpoint if `resume`."""
-        leaf = self.leaves[number - 1]
-        run = Run(number, str(number), leaf.algo, leaf=number - 1, config=leaf.config)
+    def start(self, number, resume=None, **fields):
+        """Build the run, from its newest checkpoint if `resume`; it is a clone where `fields` say so."""
+        leaf = self.leaves[fields.setdefault("leaf", number - 1)]
+        run = Run(number, str(number), leaf.algo, config=leaf.config, **fields)
         directory = self.experiment.run(number)
         directory.path.mkdir(parents=True, exist_ok=True)
         self._reports[number] = queue.Queue()
@@ -54,6 +54,7 @@ class Engine:
             torch.device("cpu"),
         )
         self._threads[number].start()
+        return run
 
     def turn(self, number):
         self._turnstile.train(self._threads[number].seat)
