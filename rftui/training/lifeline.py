@@ -31,7 +31,11 @@ def begin() -> None:
     stdin, lifeline = os.pipe()
     _guards.append(subprocess.Popen(["sh", "-c", _GUARD, str(os.getpid())], stdin=stdin))
     os.close(stdin)
-    os.register_at_fork(after_in_child=partial(_be_a_child, [lock, lifeline]))
+    os.register_at_fork(
+        before=_hold_signals,
+        after_in_parent=_let_signals_through,
+        after_in_child=partial(_be_a_child, [lock, lifeline]),
+    )
 
 
 _MEANT_FOR_THE_SCHEDULER = (signal.SIGTERM, signal.SIGHUP)
@@ -44,6 +48,19 @@ def _be_a_child(inherited: list[int]) -> None:
         os.close(inherited.pop())
     for number in _MEANT_FOR_THE_SCHEDULER:
         signal.signal(number, signal.SIG_DFL)
+    _let_signals_through()
+
+
+_masks = threading.local()
+
+
+def _hold_signals() -> None:
+    """One that comes for a child before it is a child would otherwise be lost on it, and whoever sent it waits."""
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _MEANT_FOR_THE_SCHEDULER)
+
+
+def _let_signals_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
 
 
 def end_with_scheduler(lost: threading.Event) -> None:
