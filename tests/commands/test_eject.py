@@ -1,7 +1,7 @@
 """`eject`: what it refuses, and what it says it wrote."""
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, disable_progress_bars
 
 from rftui.automl import RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
@@ -29,6 +29,7 @@ def trained(make):
     experiment = make(*runs)
     leaves = expand(RFModelConfig("model", training_args=RFSFTConfig(per_device_train_batch_size=2)))
     Spec(leaves).save(experiment.spec(1))
+    disable_progress_bars()  # they would count as what the command says
     Dataset.from_list([{"text": str(number)} for number in range(8)]).save_to_disk(str(experiment.data(1) / "train"))
     commit(experiment.run(1).final)
     commit(experiment.run(2).start)
