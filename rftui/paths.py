@@ -187,11 +187,12 @@ def all_in(home: Path) -> list[ExperimentDir]:
 
 
 CHECKPOINT_MARKER = "rftui.json"
-"""In a committed checkpoint (`checkpoints/step-N`, `start/`, `final/`): its step, epoch, row, and its files' sizes."""
+"""In a committed checkpoint (`checkpoints/step-N`, `start/`, `final/`): its step, its files' sizes, and more."""
 
 
 def checkpoint_marker(checkpoint: Path) -> dict[str, Any] | None:
-    """What the marker of a checkpoint says (step, epoch, row, evaluate, files); None where it is not whole."""
+    """What the marker of a checkpoint says (step, threads, files; but for `final/` also epoch, row, rows, evaluate);
+    None where it is not whole."""
     try:
         marker = json.loads((checkpoint / CHECKPOINT_MARKER).read_text())
         whole = all((checkpoint / name).stat().st_size == size for name, size in marker["files"].items())

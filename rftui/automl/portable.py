@@ -82,8 +82,8 @@ class _Look(cloudpickle.Pickler):
             self._module(value.__name__)
         elif isinstance(value, CodeType):
             for instruction in dis.get_instructions(value):
-                if instruction.opname == "IMPORT_NAME" and not str(instruction.argval).startswith("."):
-                    self._module(str(instruction.argval))
+                if instruction.opname == "IMPORT_NAME" and instruction.argval:  # "" in `from . import name`
+                    self._module(instruction.argval)
         elif isinstance(value, functools.partial):
             self._named(value.keywords.items())
         elif isinstance(value, (FunctionType, type)):

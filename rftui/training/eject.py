@@ -43,12 +43,8 @@ def eject(experiment: ExperimentDir, lineage: list[tuple[Run, bool]], goal: Path
         writer = RunWriter(spec, train, evaluation, values)
         functions = [writer.function(part) for part in parts]
         pickled, modules = portable(values.objects, values.secrets) if values.objects else (b"", set())
-    text = "\n\n".join(
-        [
-            _about(experiment, parts, goal, file, values),
-            _code(functions, parts, file, beside, folders(modules, spec.sys_path) if pickled else None),
-        ]
-    )
+    code = _code(functions, parts, file, beside, folders(modules, spec.sys_path) if pickled else None)
+    text = f"{_about(experiment, parts, goal, file, values)}\n\n{code}"
     folders_of_rows = [experiment.data(fit) / name for name in ("train", "eval")[: 1 + writer.evaluated]]
     try:
         beside.mkdir()

@@ -20,8 +20,8 @@ from rftui.training.trainers import Plan, planned
 _BY_DEFAULT = {"push_to_hub": False, "use_cpu": False, "eval_strategy": "no", "max_steps": -1}
 """Training arguments that are TRL's own, so that a person would leave them out."""
 
-_SINGLE = (None, "float32", "bfloat16", torch.float32, torch.bfloat16)
-"""Types in which a model may train on a CPU."""
+_NOT_HALF = ("float32", "bfloat16", torch.float32, torch.bfloat16)
+"""Types of a model that can train on a CPU; others may turn out to be float16."""
 
 
 @dataclass
@@ -87,27 +87,27 @@ class RunWriter:
         given = tokenizer_of(config)
         if isinstance(given, str):
             kwargs = written(config.get("tokenizer_kwargs") or {}, "tokenizer_kwargs")
-            tokenizer = source(
-                Call("AutoTokenizer.from_pretrained", kwargs, (written(given, "tokenizer"),)), before=12
-            )
+            load = Call("AutoTokenizer.from_pretrained", kwargs, (written(given, "tokenizer"),))
+            tokenizer = source(load, before=12)
         else:
             tokenizer = source(written(given, "tokenizer"))
         if self._spec.create_model_fn is None:
             kwargs = written(loading(config), "model_kwargs")
             model = Call("create_model_from_path", kwargs, (written(config["model_name"], "model_name"),))
             lines = [f"model = {source(model, before=8)}", f"tokenizer = {tokenizer}"]
-            single = loading(config).get("dtype", "float32") in _SINGLE
+            half = loading(config).get("dtype", "float32") not in _NOT_HALF
         else:
             function = written(self._spec.create_model_fn, "create_model_fn")
             lines = [f"config = {source(written(config, 'config'), before=9)}", f"made = {function}(config)"]
             lines += ["model, tokenizer = made if isinstance(made, tuple) else (made, None)"]
             if given is not None:
                 lines += ["if tokenizer is None:", f"    tokenizer = {tokenizer}"]
-            single = False
+            half = True
         if part.gpu:
-            return [*lines, 'model.to("cuda")']
-        half = ["if model.dtype == torch.float16:  # in which nothing trains on a CPU", "    model = model.float()"]
-        return lines if single else [*lines, *half]
+            lines += ['model.to("cuda")']
+        elif half:
+            lines += ["if model.dtype == torch.float16:  # which cannot train on a CPU", "    model = model.float()"]
+        return lines
 
     def _rows(self, plan: Plan, evaluated: bool) -> tuple[list[str], dict[str, Any]]:
         """The lines that make the rows, and what the trainer takes of them and of their formatting function."""

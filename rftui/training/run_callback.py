@@ -150,6 +150,8 @@ class RunCallback(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
+        if not self._apart:
+            self._at_step_end = rng()  # TRL's own evaluation has drawn from it, and a resume does not repeat it
         patience = self._built.patience
         if patience and patience.over(metrics or {}):
             control.should_training_stop = True

@@ -4,6 +4,7 @@ import errno
 import gc
 import math
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,7 +69,8 @@ def test_a_run_that_diverges_fails_at_that_step_and_keeps_its_checkpoint(tmp_pat
     assert seen[-1].again == ""
     losses = logged(seen, "loss")
     assert losses[-1][0] == 4 and math.isnan(losses[-1][1]) and all(math.isfinite(loss) for _, loss in losses[:-1])
-    assert checkpoint_marker(checkpoints_in(engine.experiment.run(1).checkpoints)[0])["step"] == 2
+    marker = checkpoint_marker(checkpoints_in(engine.experiment.run(1).checkpoints)[0])
+    assert (marker["step"], marker["threads"]) == (2, 1)
     engine.start(2)
     assert isinstance(engine.train(2)[-1], messages.Finished), "the others go on"
 
@@ -138,6 +140,33 @@ def test_patience_counts_the_same_through_a_stop(tmp_path):
     engine.start(2, resume=True)
     rest = engine.train(2)
     assert rest[-1].step == whole[-1].step and len(logged(rest, "eval_loss")) == 1
+
+
+def test_a_stop_after_an_evaluation_of_trls_own_changes_nothing(tmp_path):
+    """The evaluation draws random numbers, of which dropout gets the next ones."""
+    group = [config(eval_strategy="steps", eval_steps=2), config(num_train_epochs=2, eval_strategy="epoch")] * 2
+    for each in group:
+        each.peft_config.lora_dropout = 0.2
+    engine = Engine(tmp_path, group)
+    weights = {}
+    for number, evaluated in ((1, 2), (2, 7)):
+        engine.start(number)
+        weights[number] = final_weights(engine.train(number))
+        stopped = number + 2
+        engine.start(stopped)
+        step = 0
+        while step < evaluated:
+            engine.turn(stopped)
+            step = engine.until(stopped, messages.TurnEnded)[-1].step
+        engine.order(messages.Halt(stopped))
+        assert engine.until(stopped, messages.Halted)[-1].step == evaluated
+        engine.start(stopped, resume=True)
+        weights[stopped] = final_weights(engine.train(stopped))
+    assert weights[1] == weights[3] and weights[2] == weights[4]
+
+
+def final_weights(seen):
+    return (Path(seen[-1].final) / "adapter_model.safetensors").read_bytes()
 
 
 def test_a_full_disk_pauses_a_run_until_there_is_room_and_the_others_go_on(tmp_path, monkeypatch):
