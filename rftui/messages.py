@@ -23,10 +23,14 @@ class Attach:
 
 @dataclass
 class Command:
-    """An op: "stop", "resume", "clone", "delete"; or of the experiment: "finish" (end once no run is active) and
-    "halt" (stop every run at its next step, resumable, and end).
+    """An op: "stop", "resume", "clone", "delete", "undo"; or of the experiment: "rule" (switch the rule `name` on or
+    off, or change it, by `changes`), "finish" (end once no run is active) and "halt" (stop every run at its next
+    step, resumable, and end).
 
-    `changes` maps dotted knob names to new values; `by` is who asked ("key", "cli", "python", "rule").
+    Of a clone, `changes` maps dotted knob names to new values and `sweep` others to several each: every combination
+    makes a clone. `warm`: from the parent's weights, now or at its committed checkpoint of step `from_step`;
+    `carry_on`: with the parent's optimizer and schedule. `by` is who asked ("key", "cli", "python", "rule NAME"), and
+    `reason` is why, where it was a rule. A command that comes again with the same `id` is answered as before.
     """
 
     id: str
@@ -37,6 +41,10 @@ class Command:
     name: str | None = None
     by: str = "key"
     viewer: str = ""
+    sweep: dict[str, list[Any]] = field(default_factory=dict)
+    from_step: int | None = None
+    carry_on: bool = False
+    reason: str = ""
 
 
 # ---------------------------------------------------------------- scheduler -> viewer
@@ -83,6 +91,16 @@ class Field:
 
 
 @dataclass
+class Rule:
+    """A rule that presses keys, as viewers show it: `name`, what it does in one line, and its parameters by name."""
+
+    name: str
+    on: bool
+    about: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class ExperimentInfo:
     """`state` is "loading", "running", "idle", "done" or "interrupted"; `waiting_for` says what loads ("" if nothing).
 
@@ -97,6 +115,7 @@ class ExperimentInfo:
     eta: float | None = None
     rows: int = 0
     steps_per_second: float | None = None
+    rules: list[Rule] = field(default_factory=list)
 
 
 @dataclass
@@ -135,8 +154,8 @@ class Update:
 class Reply:
     """The answer to a command: `ok` and when it takes effect, or a refusal and its reason, in one line.
 
-    `run` is the new run of an accepted clone. `ending`: it is refused only because this scheduler ends; the next one
-    can do it.
+    `runs` are the new runs of an accepted clone, `run` the first of them. `ending`: it is refused only because this
+    scheduler ends; the next one can do it.
     """
 
     command: str
@@ -144,6 +163,7 @@ class Reply:
     text: str
     run: int | None = None
     ending: bool = False
+    runs: list[int] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- scheduler -> worker
@@ -326,6 +346,14 @@ class Failed:
     traceback: str
     seconds: float = 0.0
     again: str = ""
+
+
+@dataclass
+class Adapted:
+    """The run was fitted to its base model or device: these dotted knobs have other values than were asked for."""
+
+    run: int
+    changes: dict[str, Any]
 
 
 @dataclass

@@ -12,7 +12,8 @@ STOPPED, DONE, FAILED, DELETED = "stopped", "done", "failed", "deleted"
 ACTIVE = frozenset({QUEUED, RUNNING, WAITING, STOPPING})
 """States in which a run holds `run_fit` open."""
 
-OPS = ("stop", "resume", "clone", "delete")
+OPS = ("stop", "resume", "clone", "delete", "undo")
+"""What can be asked of a run; "undo" brings back one that was deleted."""
 
 _REFUSALS = {
     "stop": {
@@ -41,7 +42,11 @@ class Run:
     changed knobs ("training_args.learning_rate") to their values. `leaf` numbers the config of its fit's spec that it
     was made from, `changes` (dotted name -> value) is what clones changed in it. `chunk` of `chunks` have ended, over
     all epochs; `step` of `total_steps` optimizer steps are done; `turns` were started. A warm clone has `start_step`
-    and `start_epoch` (its parent's position) and `start_row` (over all the parent's epochs).
+    and `start_epoch` (its parent's position) and `start_row` (over all the parent's epochs); with `carry_on` it goes
+    on with the parent's optimizer and schedule instead of fresh ones. `checkpoints` are the steps of its committed
+    checkpoints on disk, the newest last. `stopped_by`: which rule stopped it and why. `exempt`: its user resumed it
+    after that, so rules leave it alone. `before`: the state that undoing its deletion brings back, "" once its files
+    are gone.
     """
 
     id: int
@@ -67,8 +72,13 @@ class Run:
     knobs: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
+    carry_on: bool = False
     checkpoint: str | None = None
+    checkpoints: list[int] = field(default_factory=list)
     final: str | None = None
+    stopped_by: str | None = None
+    exempt: bool = False
+    before: str = ""
     created: float = 0.0
     active_seconds: float = 0.0
 
@@ -86,8 +96,12 @@ class Run:
 
 def why_not(run: Run, op: str) -> str | None:
     """Why `op` cannot be done to `run` now, as the end of a sentence; None where it can."""
+    if op == "undo":
+        if run.state != DELETED:
+            return "it is not deleted"
+        return None if run.before else "its files are gone: the scheduler that deleted it has ended"
     if run.state == DELETED:
-        return "it is deleted"
+        return "it is deleted; undo brings it back" if run.before else "it is deleted"
     return _REFUSALS.get(op, {}).get(run.state)
 
 
