@@ -6,9 +6,10 @@ Importing this module loads neither torch nor textual.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rftui.connection import connect
     from rftui.experiment import Experiment
 
-__all__ = ["Experiment", "__version__"]
+__all__ = ["Experiment", "__version__", "connect"]
 
 __version__ = "0.1.0"
 
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from rftui.experiment import Experiment
 
         return Experiment
+    if name == "connect":
+        from rftui.connection import connect
+
+        return connect
     raise AttributeError(f"module 'rftui' has no attribute {name!r}")

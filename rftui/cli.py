@@ -21,8 +21,12 @@ from rftui.paths import home_dir
 _OPS = {
     "stop": "stop runs at their next step; they can be resumed",
     "resume": "let stopped runs go on from where they stand",
-    "delete": "stop runs and throw them away",
+    "delete": "stop runs and throw them away; undo brings them back until the scheduler ends",
+    "undo": "bring back deleted runs",
 }
+
+
+_RUN = "a run's number or name; best, or best:K, are those with the best last values"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,18 +116,24 @@ def _parser() -> argparse.ArgumentParser:
     for op, about in _OPS.items():
         command = add(op, ops.run_op, about)
         command.add_argument("name", metavar="NAME")
-        command.add_argument("runs", metavar="RUN", nargs="+", help="a run's number or name")
+        command.add_argument("runs", metavar="RUN", nargs="+", help=_RUN)
         command.add_argument("--json", action="store_true", help="an object for each run: ok, text, run")
         command.set_defaults(op=op, yes=True)
         if op == "delete":
             command.add_argument("--yes", action="store_true", default=False, help="do not ask")
-    clone = add("clone", ops.clone, "make a new run of one, with other values")
+    clone = add("clone", ops.clone, "make new runs of others, with other values")
     clone.add_argument("name", metavar="NAME")
-    clone.add_argument("run", metavar="RUN", help="a run's number or name")
-    clone.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], dest="changes")
+    clone.add_argument("runs", metavar="RUN", nargs="+", help=_RUN)
+    several = "a new value; several, as in lr=1e-4,2e-4, make a clone each (lists are parted by ;)"
+    clone.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], dest="changes", help=several)
     clone.add_argument("--warm", action="store_true", help="start from the run's weights and position")
+    committed = "warm from its committed checkpoint of that step instead of its present one"
+    clone.add_argument("--from-step", metavar="N", type=int, help=committed)
+    carried = "warm, with the run's optimizer and schedule instead of fresh ones"
+    clone.add_argument("--continue-schedule", action="store_true", dest="carry_on", help=carried)
+    clone.add_argument("--stop-parent", action="store_true", help="stop the run once its clone is accepted")
     clone.add_argument("--name", metavar="TEXT", dest="clone_name", help="the new run's name")
-    clone.add_argument("--json", action="store_true", help="an object: ok, text, run")
+    clone.add_argument("--json", action="store_true", help="an object for each run: ok, text, run, runs")
     ejected = add("eject", eject.eject, "write a run as a plain TRL script that makes the same weights")
     ejected.add_argument("name", metavar="NAME")
     ejected.add_argument("run", metavar="RUN", help="a run's number or name")

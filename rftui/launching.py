@@ -145,3 +145,13 @@ def spawn(argv: list[str], home: Path, *, title: str, devices: str | None = None
             start_new_session=True,
         )
     return Launch(title, process, log, rendezvous)
+
+
+def reopening(experiment: ExperimentDir) -> list[str]:
+    """The command that takes up an experiment that no scheduler holds."""
+    return ["-m", "rftui.scheduler", experiment.name, "--home", str(experiment.home)]
+
+
+def reopen(experiment: ExperimentDir, devices: str | None = None) -> Launch:
+    """Start a scheduler for an experiment that has none, in a session of its own."""
+    return spawn(reopening(experiment), experiment.home, title=experiment.name, devices=devices)

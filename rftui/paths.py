@@ -211,6 +211,12 @@ def newest_checkpoint(checkpoints: Path) -> Path | None:
     return next((path for path in checkpoints_in(checkpoints) if checkpoint_marker(path)), None)
 
 
+def committed_steps(checkpoints: Path) -> list[int]:
+    """The steps of the committed checkpoints in a run's `checkpoints/`, the newest last."""
+    markers = map(checkpoint_marker, reversed(checkpoints_in(checkpoints)))
+    return [int(marker["step"]) for marker in markers if marker]
+
+
 def link_checkpoint(checkpoint: Path, target: Path) -> None:
     """Hard-link a checkpoint to `target`, so that neither end's deletion touches the other."""
     shutil.rmtree(target, ignore_errors=True)

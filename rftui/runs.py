@@ -105,6 +105,11 @@ def why_not(run: Run, op: str) -> str | None:
     return _REFUSALS.get(op, {}).get(run.state)
 
 
+def refusal(run: Run, op: str, reason: str) -> str:
+    """A refused op in one line, the same wherever it is told."""
+    return f"run {run.id} {run.name}: {op} is refused, {reason}"
+
+
 def curve_values(logged: dict[str, Any]) -> dict[str, float]:
     """What of a trainer's log entry becomes points of curves: metric -> value."""
     return {

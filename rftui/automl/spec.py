@@ -17,7 +17,7 @@ import cloudpickle
 from rftui.automl.pickles import by_value, trouble
 from rftui.faults import Fault
 from rftui.paths import owned_by_us, write_whole
-from rftui.runs import HIDDEN, changed, redact, short
+from rftui.runs import HIDDEN, Run, changed, flatten, redact, short
 
 
 @dataclass
@@ -107,6 +107,13 @@ def configured(leaf: Leaf, changes: dict[str, Any]) -> dict[str, Any]:
         # The user's own create_model_fn may read the older name, so that the change goes there.
         changes = {name.replace("model_kwargs.dtype", "model_kwargs.torch_dtype"): v for name, v in changes.items()}
     return changed(leaf.config, changes)
+
+
+def change(run: Run, changes: dict[str, Any]) -> None:
+    """Set the dotted names of `changes` in what a run is made from and in what is shown of it."""
+    run.changes = run.changes | changes
+    run.config = changed(run.config, plain_value(changes))
+    run.knobs = run.knobs | plain_value(flatten(changes))
 
 
 def plain_value(value: Any) -> Any:

@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 from rftui import paths
-from rftui.commands import listing
 from rftui.commands.text import clean
 from rftui.faults import DONE, FAILED, Fault
 from rftui.paths import ExperimentDir, checkpoint_marker, newest_checkpoint
 from rftui.runs import Run, why_not
 from rftui.scheduler.store import Store
+from rftui.views import find_run
 
 
 def eject(arguments: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def eject(arguments: argparse.Namespace) -> int:
     experiment = paths.find(arguments.home, arguments.name)
     with closing(Store.read(experiment.db)) as store:
         runs, turns = {run.id: run for run in store.runs()}, store.turns()
-    run = listing.find_run(list(runs.values()), arguments.run)
+    run = find_run(list(runs.values()), arguments.run)
     if reason := why_not(run, "eject"):
         raise Fault(f"cannot eject run {run.id}: {reason}", code=FAILED)
     goal = _goal(experiment, run)

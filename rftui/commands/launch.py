@@ -16,9 +16,9 @@ from rftui import launching, paths
 from rftui.commands import listing
 from rftui.commands.text import has_terminal
 from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
-from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import QUEUED, Run
+from rftui.views import view
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     argv = [str(script), *arguments.args]
     if arguments.headless or not has_terminal():
         return _plain(argv, script.name, arguments)
-    view = _viewer(arguments)
-    return _watched(view, launching.spawn(argv, arguments.home, title=script.name, devices=arguments.devices))
+    watch = _viewer(arguments)
+    return _watched(watch, launching.spawn(argv, arguments.home, title=script.name, devices=arguments.devices))
 
 
 def open_experiment(arguments: argparse.Namespace) -> int:
@@ -45,15 +45,15 @@ def open_experiment(arguments: argparse.Namespace) -> int:
             raise Fault(
                 f"{name} is open already in process {holder}; rftui show {name} tells how far it is", code=FAILED
             )
-        runs = listing.view(experiment).runs
+        runs = view(experiment).runs
         if not any(run.active for run in runs):
             print(f"{experiment.name}: no run is left to train; rftui show {experiment.name} shows them")
             return _code(runs)
-        return _plain(_reopen(experiment), experiment.name, arguments)
-    view = _viewer(arguments)
+        return _plain(launching.reopening(experiment), experiment.name, arguments)
+    watch = _viewer(arguments)
     if alive:
         launch = launching.attach(experiment)
-        code = view(launch)
+        code = watch(launch)
         if launch.served or launch.exit_status is None:
             return code
         # It was just ending, and had no word for us any more.
@@ -61,16 +61,7 @@ def open_experiment(arguments: argparse.Namespace) -> int:
         raise Fault(
             f"{experiment.name} is not running, and --readonly starts nothing; rftui show shows it", code=FAILED
         )
-    return _watched(view, reopen(experiment, arguments.devices))
-
-
-def reopen(experiment: ExperimentDir, devices: str | None = None) -> launching.Launch:
-    """Start a scheduler for an experiment that has none, in a session of its own."""
-    return launching.spawn(_reopen(experiment), experiment.home, title=experiment.name, devices=devices)
-
-
-def _reopen(experiment: ExperimentDir) -> list[str]:
-    return ["-m", "rftui.scheduler", experiment.name, "--home", str(experiment.home)]
+    return _watched(watch, launching.reopen(experiment, arguments.devices))
 
 
 def pick(arguments: argparse.Namespace) -> int:
@@ -101,13 +92,13 @@ def _viewer(arguments: argparse.Namespace) -> Callable[[launching.Launch], int]:
     """The terminal UI; loaded before anything is started for it."""
     from rftui.tui import app
 
-    again = partial(reopen, devices=arguments.devices)
+    again = partial(launching.reopen, devices=arguments.devices)
     return partial(app.run, readonly=arguments.readonly, ascii=arguments.ascii, reopen=again)
 
 
-def _watched(view: Callable[[launching.Launch], int], launch: launching.Launch) -> int:
+def _watched(watch: Callable[[launching.Launch], int], launch: launching.Launch) -> int:
     """The exit code of a viewer of what was started; why, on stderr, where that ended before it could be shown."""
-    code = view(launch)
+    code = watch(launch)
     left = launch.served or launch.exit_status is None or code == INTERRUPTED
     return code if left else _explained(launch)
 
@@ -140,7 +131,7 @@ def _explained(launch: launching.Launch) -> int:
     status, title, experiment = launch.exit_status, launch.title, launch.experiment
     assert status is not None
     kept = experiment is not None and experiment.db.is_file()  # faults leave no experiment
-    runs = listing.view(experiment).runs if experiment and kept else []
+    runs = view(experiment).runs if experiment and kept else []
     if status in [-number for number in _FORWARDED]:
         status = INTERRUPTED
     if status == 0:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Any
 
 from rftui import paths
 from rftui.commands.text import clean, dump, number, table
-from rftui.faults import DONE, FAILED, Fault
-from rftui.paths import ExperimentDir
-from rftui.runs import ACTIVE, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run, short
+from rftui.faults import DONE, Fault
+from rftui.runs import ACTIVE, Run, short
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.store import Store
+from rftui.views import View, find_run, view
 
 FIELDS = (
     "id name state chunk chunks step total_steps epoch device parent knobs metrics error checkpoint final"
@@ -22,40 +21,6 @@ FIELDS = (
 
 _METRICS = ("loss", "eval_loss", "reward", "eval_reward")
 _OPTIONAL = ("error", "checkpoint", "final")
-
-
-@dataclass
-class View:
-    """An experiment as the shell shows it."""
-
-    experiment: ExperimentDir
-    state: str
-    runs: list[Run]
-
-
-def view(experiment: ExperimentDir) -> View:
-    """What the database says; without a scheduler, what the next one will make of it. Raises Fault."""
-    alive = experiment.alive()
-    with closing(Store.read(experiment.db)) as store:
-        runs = store.runs()
-    if alive:
-        begun = any(run.state != QUEUED for run in runs)
-        busy = any(run.active for run in runs)
-        return View(experiment, ("running" if busy else "idle") if begun else "loading", runs)
-    left = {RUNNING: WAITING, STOPPING: STOPPED}
-    runs = [replace(run, state=left.get(run.state, run.state), device=None) for run in runs]
-    return View(experiment, "interrupted" if any(run.active for run in runs) else "done", runs)
-
-
-def find_run(runs: list[Run], wanted: str) -> Run:
-    """The run with this number, else with this name. Raises Fault (exit code 1)."""
-    found = [run for run in runs if str(run.id) == wanted] or [run for run in runs if run.name == wanted]
-    if len(found) > 1:
-        raise Fault(f"several runs are called {wanted!r}: {', '.join(str(run.id) for run in found)}", code=FAILED)
-    if not found:
-        known = ", ".join(str(run.id) for run in runs) or "none yet"
-        raise Fault(f"no run {wanted!r}; there are: {known}", code=FAILED)
-    return found[0]
 
 
 def views(home: Any) -> list[View]:

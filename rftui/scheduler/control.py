@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
 from rftui.automl.generation import steps_apart
-from rftui.automl.spec import plain_value, run_name
-from rftui.automl.validate import clone_faults, sentence
 from rftui.messages import Command, Reply
-from rftui.paths import newest_checkpoint
-from rftui.runs import DELETED, FAILED, STOPPED, STOPPING, Run, changed, flatten, redact, short, why_not
+from rftui.runs import DELETED, DONE, FAILED, OPS, STOPPED, STOPPING, WAITING, Run, refusal, why_not
 from rftui.scheduler.board import Board
-from rftui.scheduler.pins import not_linked
+from rftui.scheduler.cloning import Cloning
 from rftui.scheduler.policy import entry_turns
 from rftui.scheduler.turns import Turns
 
@@ -33,12 +29,15 @@ class Control:
         self._host = host
         self._board = board
         self._turns = turns
+        self._cloning = Cloning(board, turns)
 
     def handle(self, command: Command) -> Reply:
         """The answer to a command; an accepted one is in the journal before it takes effect."""
+        if command.op in OPS and (answered := self._board.store.accepted(command.id)):
+            return answered  # whoever asked did not see the answer, and asks again
         entry = self._board.store.journal(command)
         reply = self._answer(command)
-        self._board.store.settle(entry, reply.ok, reply.text)
+        self._board.store.settle(entry, reply)
         return reply
 
     def _answer(self, command: Command) -> Reply:
@@ -48,115 +47,71 @@ class Control:
         if command.op == "halt":
             self._host.interrupt()
             return Reply(command.id, True, "every run stops at its next step")
+        if command.op not in OPS:
+            return Reply(command.id, False, f"{command.op!r} is no op: say {', '.join(OPS[:-1])} or {OPS[-1]}")
         run = self._board.runs.get(command.run)
         if run is None:
             return Reply(command.id, False, f"there is no run {command.run}")
-        op = {"stop": self._stop, "resume": self._resume, "clone": self._clone, "delete": self._delete}.get(command.op)
-        if op is None:
-            return Reply(command.id, False, f"{command.op!r} is no op: say stop, resume, clone or delete")
         if reason := why_not(run, command.op):
-            return Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}")
+            return Reply(command.id, False, refusal(run, command.op, reason))
         if self._host.ending and command.op in ("resume", "clone"):
             return self.too_late(command)
-        return op(command, run)
+        if command.op == "clone":
+            return self._cloning.clone(command, run, _asked(command))
+        op = {"stop": self._stop, "resume": self._resume, "delete": self._delete, "undo": self._undo}[command.op]
+        text = op(run)
+        self._board.touch(run)
+        self._board.log(f"{text} ({_asked(command)})", run)
+        return Reply(command.id, True, text)
 
     def too_late(self, command: Command) -> Reply:
         """The refusal of what only another scheduler can do."""
         return Reply(command.id, False, "the experiment is just ending; `rftui open` takes it up again", ending=True)
 
-    def _stop(self, command: Command, run: Run) -> Reply:
-        if run.id in self._turns.resident:
-            self._turns.halt(run, "stop")
-            run.state = STOPPING
-            apart = steps_apart(run.algo, run.config.get("training_args") or {})
-            where = "its next step" if apart == 1 else f"the next end of a generation (every {apart} steps)"
-            text = f"run {run.id} stops at {where}"
-        else:
+    def _stop(self, run: Run) -> str:
+        if run.id not in self._turns.resident:
             run.state, run.device = STOPPED, None
             self._turns.pins.freed(run)
-            text = f"run {run.id} is stopped"
-        self._note(run, f"{text} ({_asked(command)})")
-        return Reply(command.id, True, text)
+            return f"run {run.id} is stopped"
+        self._turns.halt(run, "stop")
+        run.state = STOPPING
+        apart = steps_apart(run.algo, run.config.get("training_args") or {})
+        where = "its next step" if apart == 1 else f"the next end of a generation (every {apart} steps)"
+        return f"run {run.id} stops at {where}"
 
-    def _resume(self, command: Command, run: Run) -> Reply:
+    def _resume(self, run: Run) -> str:
         run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
         self._turns.go_back(run)
-        text = f"run {run.id} goes on from step {run.step} with the next free turn"
-        self._note(run, f"{text} ({_asked(command)})")
-        return Reply(command.id, True, text)
+        return f"run {run.id} goes on from step {run.step} with the next free turn"
 
-    def _delete(self, command: Command, run: Run) -> Reply:
+    def _delete(self, run: Run) -> str:
+        run.before = run.state
         if run.id in self._turns.resident:
             self._turns.halt(run, "delete")
         self._turns.pins.forget(run)
         run.state, run.device = DELETED, None
         if run.id not in self._turns.resident:
             self._turns.pins.freed(run)
-        text = f"run {run.id} is deleted"
-        self._note(run, f"{text} ({_asked(command)})")
-        return Reply(command.id, True, text)
+        return f"run {run.id} is deleted; undo brings it back until the scheduler ends"
 
-    def _clone(self, command: Command, run: Run) -> Reply:
-        fields = self._board.schema.get(run.algo, [])
-        if not fields:
-            return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
-        faults = clone_faults(run, command.changes, command.warm, fields)
-        checkpoint = newest_checkpoint(self._board.experiment.run(run.id).checkpoints) if command.warm else None
-        if command.warm and not faults and not checkpoint and run.id not in self._turns.resident:
-            faults[""] = f"run {run.id} has no checkpoint to start from; clone it cold"
-        if faults:
-            return Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}")
-        clone = self._new_run(command, run)
-        if not command.warm:
-            text = f"run {clone.id} is cloned cold from run {run.id}"
-        elif run.id in self._turns.resident:
-            self._turns.pins.ask(clone, run, self._turns.resident[run.id])
-            text = f"run {clone.id} starts warm from run {run.id} after its next step"
+    def _undo(self, run: Run) -> str:
+        before, run.before = run.before, ""
+        if before in (DONE, FAILED):
+            run.state = before
+            return f"run {run.id} is back, {before}"
+        stopped = before in (STOPPED, STOPPING)
+        if run.id in self._turns.resident:
+            self._turns.halt(run, "stop" if stopped else "move")
+            run.state = STOPPING if stopped else WAITING
         else:
-            assert checkpoint
-            try:
-                self._turns.pins.link(clone, run, checkpoint)
-            except OSError as error:
-                clone.state, clone.error = FAILED, not_linked(run, error)
-                self._note(clone, f"run {clone.id} failed: {clone.error}")
-                return Reply(command.id, False, f"run {clone.id} {clone.name}: {clone.error}", run=clone.id)
-            text = f"run {clone.id} starts warm from step {clone.start_step} of run {run.id}"
-        self._note(clone, f"{text} ({_asked(command)}; {_told(command.changes) or 'nothing changed'})")
-        return Reply(command.id, True, text, run=clone.id)
-
-    def _new_run(self, command: Command, run: Run) -> Run:
-        changes = {**run.changes, **command.changes}
-        clone = Run(0, "", run.algo, run.fit, run.leaf, parent=run.id, warm=command.warm, created=time.time())
-        clone.changes = changes
-        clone.config = changed(run.config, plain_value(command.changes))
-        clone.knobs = {**run.knobs, **plain_value(flatten(command.changes))}
-        taken = {other.name for other in self._board.runs.values()}
-        number = max(self._board.runs) + 1
-        clone.name = _unique(command.name, taken) if command.name else run_name(clone.knobs, number, taken)
-        clone.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
-        self._board.add_run(clone)
-        return clone
-
-    def _note(self, run: Run, text: str) -> None:
-        self._board.touch(run)
-        self._board.log(text, run)
+            run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
+            self._turns.go_back(run, keep=stopped)
+            if run.warm:
+                self._turns.pins.take_up(run)
+        goes_on = "it is stopped" if stopped else "it goes on with the next free turn"
+        return f"run {run.id} is back at step {run.step}; {goes_on}"
 
 
 def _asked(command: Command) -> str:
-    return {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(command.by, f"by {command.by}")
-
-
-def _told(changes: dict[str, object]) -> str:
-    return ", ".join(f"{short(name)}={_value(value)}" for name, value in redact(changes).items())
-
-
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    number, candidate = 1, name
-    while candidate in taken:
-        number += 1
-        candidate = f"{name} {number}"
-    return candidate
+    by = {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(command.by, f"by {command.by}")
+    return f"{by}: {command.reason}" if command.reason else by

@@ -27,10 +27,11 @@ class Pins:
         self._server = server
         self._fail = fail
 
-    def ask(self, clone: Run, parent: Run, worker: str) -> None:
-        """Have the worker that holds the parent link its weights at its next step."""
-        self.waiting[clone.id], self._asked[clone.id] = parent.id, worker
-        self._server.task(worker, Pin(parent.id, [clone.id]))
+    def ask(self, clones: list[Run], parent: Run, worker: str) -> None:
+        """Have the worker that holds the parent link its weights at its next step, the same for all the clones."""
+        for clone in clones:
+            self.waiting[clone.id], self._asked[clone.id] = parent.id, worker
+        self._server.task(worker, Pin(parent.id, [clone.id for clone in clones]))
 
     def link(self, clone: Run, parent: Run, checkpoint: Path) -> None:
         """Start the clone from a checkpoint of its parent, without a worker. Raises OSError."""
@@ -64,9 +65,8 @@ class Pins:
 
     def stepped(self, parent: Run, worker: str) -> None:
         """Ask again for what another worker was asked for in vain."""
-        owed = [clone for clone in self._of(parent) if clone.id not in self._asked]
-        for clone in owed:
-            self.ask(clone, parent, worker)
+        if owed := [clone for clone in self._of(parent) if clone.id not in self._asked]:
+            self.ask(owed, parent, worker)
 
     def freed(self, parent: Run) -> None:
         """No worker holds the parent any more; the one that did still links what it was asked for, if it can."""

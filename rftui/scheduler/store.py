@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rftui.faults import FAILED, Fault
-from rftui.messages import Command, Event
+from rftui.messages import Command, Event, Reply
 from rftui.paths import sync
 from rftui.runs import Run, redact
 
@@ -212,9 +212,16 @@ class Store:
         cursor = self._write("INSERT INTO journal VALUES (NULL, ?, ?, NULL, NULL)", (time.time(), text))
         return int(cursor.lastrowid or 0)
 
-    def settle(self, entry: int, ok: bool, reply: str) -> None:
+    def settle(self, entry: int, reply: Reply) -> None:
         """Note how an op was answered."""
-        self._write("UPDATE journal SET ok = ?, reply = ? WHERE id = ?", (ok, reply, entry))
+        values = (reply.ok, json.dumps(asdict(reply)), entry)
+        self._write("UPDATE journal SET ok = ?, reply = ? WHERE id = ?", values)
+
+    def accepted(self, command: str) -> Reply | None:
+        """The answer to the command with this id, if it was accepted before."""
+        rows = self._db.execute("SELECT reply FROM journal WHERE ok AND json_extract(command, '$.id') = ?", (command,))
+        found = rows.fetchone()
+        return Reply(**json.loads(found[0])) if found else None
 
     def begin_turn(self, run: Run, device: str) -> int:
         values = (run.id, run.turns, run.chunk, device, run.step, time.time())

@@ -24,7 +24,9 @@ def take_up(board: Board, turns: Turns) -> None:
 
 
 def discard_deleted(board: Board) -> None:
-    """Remove the files of deleted runs."""
+    """Remove the files of deleted runs, which cannot be brought back from then on."""
     for run in board.runs.values():
         if run.state == DELETED:
+            run.before = ""
+            board.touch(run)
             shutil.rmtree(board.experiment.run(run.id).path, ignore_errors=True)

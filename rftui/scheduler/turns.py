@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rftui import messages
+from rftui.automl.spec import change
 from rftui.link import Server
-from rftui.paths import newest_checkpoint
+from rftui.paths import committed_steps, newest_checkpoint
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.scheduler.board import Board
 from rftui.scheduler.pins import Pins
@@ -72,9 +73,12 @@ class Turns:
                 self._start(run, step.worker)
 
     def halt(self, run: Run, why: str) -> None:
-        """Have the run freed at its next step: why is "stop", "delete" or "move"."""
-        self._halting[run.id] = why
-        self._server.task(self.resident[run.id], messages.Halt(run.id, save=why != "delete"))
+        """Have the run saved and freed at its next step: why is "stop", "delete" or "move"."""
+        asked, self._halting[run.id] = run.id in self._halting, why
+        # A deleted run that waits for room on the disk must not wait on.
+        unsaved = why == "delete" and run.id in self.setbacks.unsaved_runs
+        if unsaved or not asked:
+            self._server.task(self.resident[run.id], messages.Halt(run.id, save=not unsaved))
 
     def report(self, worker: str, report: Any) -> None:
         """What a worker says about one of its runs."""
@@ -96,9 +100,13 @@ class Turns:
                     cost = f"{seconds:.1f} s and {size / 1e6:.1f} MB"
                     self._board.log(f"run {run.id} has its first checkpoint, at step {step}; one costs {cost}", run)
                 run.checkpoint = path
+                run.checkpoints = committed_steps(self._checkpoints(run))
                 self._deaths.pop(run.id, None)
                 self.setbacks.saved(run)
                 self._board.touch(run, urgent=False)
+            case messages.Adapted(_, changes):
+                change(run, changes)
+                self._board.touch(run)
             case messages.Unsaved():
                 self.setbacks.unsaved(run, report)
                 self._end_turn(worker, run, report.seconds)
@@ -114,9 +122,12 @@ class Turns:
                 self._halted(worker, run, step, path)
             case messages.Finished(_, step, final, path, seconds):
                 self._leave(worker, run, seconds)
-                if run.state != DELETED:
-                    run.state, run.final, run.step, run.checkpoint = DONE, final, step, path
-                    run.chunk = run.chunks if step >= run.total_steps else run.chunk
+                run.final, run.step, run.checkpoint = final, step, path
+                run.chunk = run.chunks if step >= run.total_steps else run.chunk
+                if run.state == DELETED:
+                    run.before = DONE
+                else:
+                    run.state = DONE
                     self._board.log(f"run {run.id} is done", run)
                 self.pins.freed(run)
             case messages.Failed(_, error, _, seconds, again):
@@ -129,7 +140,9 @@ class Turns:
             if again == "memory":
                 for other in [other for other, holder in self.resident.items() if holder == worker]:
                     self.halt(self._board.runs[other], self._halting.get(other, "move"))
-        elif run.state != DELETED:
+        elif run.state == DELETED:
+            run.before, run.error = FAILED, error
+        else:
             run.state, run.error = FAILED, error
             if again == "memory":
                 run.error += "; clone it with half the batch and twice the accumulation"

@@ -72,7 +72,7 @@ class Sender:
 
     def _bring_up(self, run: Run, entry: Entry, closing: bool) -> None:
         status = _STATUS.get(run.state, "RUNNING")
-        if closing and run.active:
+        if (closing and run.active) or (run.state == DELETED and run.before):  # which may still be brought back
             status = "KILLED"
         if status == "DELETED":
             self._delete(entry)

@@ -77,6 +77,8 @@ def _parts(experiment: ExperimentDir, lineage: list[tuple[Run, bool]], goal: Pat
         if marker is None:
             raise Fault(f"the weights in {end} are not whole, so that it cannot be told how they came", code=FAILED)
         parts.append(Part(run, int(marker["step"]), marker.get("threads"), gpu, used))
+        if run.carry_on:
+            parts[-2].carried_on = True
         used = None if end is goal else int(marker["rows"])
     return parts
 
@@ -170,7 +172,7 @@ _OTHERS = {
     "datasets": ["Dataset", "disable_caching", "load_from_disk"],
     "peft": ["LoraConfig", "PeftConfig", "PeftModel", "get_peft_model_state_dict", "set_peft_model_state_dict"],
     "safetensors.torch": ["load_file"],
-    "transformers": ["AutoTokenizer", "TrainerCallback", "set_seed"],
+    "transformers": ["AutoTokenizer", "Trainer", "TrainerCallback", "set_seed"],
     "trl": [f"{algo}{kind}" for algo in ALGOS for kind in ("Config", "Trainer")],
     "trl.trainer.utils": ["create_model_from_path"],
 }
@@ -178,7 +180,7 @@ _OTHERS = {
 
 def _imports(code: str) -> tuple[str, str]:
     """The imports that the code needs: those of Python's own modules, and the others."""
-    standard = [f"import {name}" for name in ("os", "sys", "tempfile") if _names(name, code)]
+    standard = [f"import {name}" for name in ("json", "os", "sys", "tempfile") if _names(name, code)]
     others = [f"import {name}" for name in ("cloudpickle", "torch") if _names(name, code)]
     for lines, modules in ((standard, _STANDARD), (others, _OTHERS)):
         for module, known in modules.items():

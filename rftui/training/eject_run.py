@@ -27,13 +27,15 @@ _NOT_HALF = ("float32", "bfloat16", torch.float32, torch.bfloat16)
 @dataclass
 class Part:
     """A run as a script trains it: up to `step`, which may be before its last, on `threads` threads of torch (None:
-    not known), on a GPU or a CPU. `used` are the rows of an epoch of its parent, where it is a warm clone."""
+    not known), on a GPU or a CPU. `used` are the rows of an epoch of its parent, where it is a warm clone;
+    `carried_on`: the next part goes on with its optimizer and schedule."""
 
     run: Run
     step: int
     threads: int | None
     gpu: bool
     used: int | None
+    carried_on: bool = False
 
     @property
     def name(self) -> str:
@@ -65,6 +67,7 @@ class RunWriter:
         if part.used:
             lines += self._warm_start(part, plan)
         lines += ["trainer.train()", "trainer.save_model()"]
+        lines += ["keep_schedule(trainer, out)"] * part.carried_on
         if part.threads:
             lines.insert(0, f"torch.set_num_threads({part.threads})")
         if self._values.here:
@@ -155,6 +158,7 @@ class RunWriter:
         rows = Call("remaining_rows", span | order, (Code(f"len({prepared})"),))
         return [
             f"take_over_{'adapter' if plan.lora else 'weights'}(trainer.model, start)",
+            *["carry_on(trainer, start)"] * run.carry_on,
             f"order = {source(rows, before=8)}",
             f"{prepared} = {prepared}.select(order)",
         ]

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rftui.faults import Fault
 
-_LOADING = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder")
+LOADING = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder")
 """Those of a model's keyword arguments that its configuration and its tokenizer take too."""
 
 _ADAPTABLE = (torch.nn.Linear, torch.nn.Embedding, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, Conv1D)
@@ -25,8 +25,8 @@ class Models:
     """Checks models by name, looking at each only once."""
 
     def __init__(self) -> None:
-        self._config = _once(_config)
-        self._modules = _once(lambda name, kwargs: _modules(name, self._config(name, kwargs)))
+        self._config = _once(load_config)
+        self._modules = _once(lambda name, kwargs: module_kinds(without_weights(name, self._config(name, kwargs))))
         self._template = _once(_has_template)
 
     def faults(self, config: dict[str, Any], notices: list[str], *, chats: bool) -> list[str]:
@@ -34,7 +34,7 @@ class Models:
         name = config["model_name"]
         if not name or not isinstance(name, str):
             return ["model_name is missing: give a directory or a name on the Hugging Face hub, or a create_model_fn"]
-        kwargs = tuple((key, config["model_kwargs"][key]) for key in _LOADING if key in config["model_kwargs"])
+        kwargs = tuple((key, config["model_kwargs"][key]) for key in LOADING if key in config["model_kwargs"])
         try:
             loaded = self._config(name, kwargs)
             faults = []
@@ -86,7 +86,7 @@ def _target_faults(
             f'{linear}; "all-linear" is all of them'
         ]
     wanted = [targets] if isinstance(targets, str) else sorted(targets)
-    hits = {target: _hits(target, modules, isinstance(targets, str)) for target in wanted}
+    hits = {target: hits(target, modules, isinstance(targets, str)) for target in wanted}
     missing = [target for target, hit in hits.items() if not hit]
     if wanted and len(missing) == len(wanted):
         return [f"peft_config.target_modules: {name} has no {', '.join(missing)}; its linear modules are {linear}"]
@@ -96,7 +96,7 @@ def _target_faults(
     return [f"peft_config.target_modules: LoRA cannot adapt {target}; linear modules are {linear}" for target in bad]
 
 
-def _hits(target: str, modules: dict[str, str], pattern: bool) -> list[str]:
+def hits(target: str, modules: dict[str, str], pattern: bool) -> list[str]:
     """The modules that PEFT takes for `target`, which is a regular expression (`pattern`) or the end of a path."""
     if pattern:
         try:
@@ -113,7 +113,8 @@ def _template_given(config: dict[str, Any]) -> bool:
     return bool(given or config["tokenizer_kwargs"].get("chat_template") or args.get("chat_template_path"))
 
 
-def _config(name: str, kwargs: tuple[tuple[str, Any], ...]) -> PretrainedConfig:
+def load_config(name: str, kwargs: tuple[tuple[str, Any], ...]) -> PretrainedConfig:
+    """A model's configuration; `kwargs` are those of `LOADING`. Raises Fault."""
     try:
         return AutoConfig.from_pretrained(name, **dict(kwargs))
     except Exception as error:
@@ -137,13 +138,17 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _modules(name: str, config: PretrainedConfig) -> dict[str, str]:
-    """The paths of a model's modules -> "linear", "layer" (what else LoRA adapts) or "other". Allocates nothing."""
+def without_weights(name: str, config: PretrainedConfig) -> Any:
+    """The model with its modules and shapes; allocates nothing."""
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            return AutoModelForCausalLM.from_config(config)
     except Exception as error:
         raise Fault(f"model_name {name!r} is no causal language model: {_first_line(error)}") from error
+
+
+def module_kinds(model: Any) -> dict[str, str]:
+    """The paths of a model's modules -> "linear", "layer" (what else LoRA adapts) or "other"."""
     output = model.get_output_embeddings()
 
     def kind(module: torch.nn.Module) -> str:

@@ -5,6 +5,7 @@ Ejected scripts hold the source of these functions, so each of them stands on it
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -15,7 +16,7 @@ import torch
 from datasets import Dataset
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 
 def take_over_adapter(model: PeftModel, start: Path) -> None:
@@ -58,6 +59,35 @@ def take_over_weights(model: torch.nn.Module, start: Path) -> None:
     for file in sorted(start.glob("model*.safetensors")):
         state |= load_file(file)
     model.load_state_dict(state, strict=False)  # tied weights are stored once
+
+
+def carry_on(trainer: Trainer, start: Path) -> None:
+    """Have `trainer` go on with the optimizer and the schedule of the run in `start` from where they stood there.
+
+    The learning rate, weight decay and the like are the trainer's own. Raises ValueError where the schedule is not a
+    function of the step alone.
+    """
+    optimizer = trainer.create_optimizer()
+    own = optimizer.state_dict()["param_groups"]
+    state = torch.load(start / "optimizer.pt", map_location="cpu", weights_only=True)["state"]
+    optimizer.load_state_dict({"state": state, "param_groups": own})
+    history = json.loads((start / "trainer_state.json").read_text())
+    done = torch.load(start / "scheduler.pt", weights_only=True)["last_epoch"]
+    schedule = trainer.create_scheduler(done + history["max_steps"] - history["global_step"])
+    if not isinstance(schedule, torch.optim.lr_scheduler.LambdaLR):
+        raise ValueError(f"the schedule {trainer.args.lr_scheduler_type} cannot be continued: it follows the losses")
+    trainer._created_lr_scheduler = False  # else train() would make a fresh one
+    schedule.last_epoch, schedule._step_count = done, done + 1
+    schedule._last_lr = [rate * at(done) for rate, at in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
+    for group, rate in zip(optimizer.param_groups, schedule._last_lr, strict=True):
+        group["lr"] = rate
+
+
+def keep_schedule(trainer: Trainer, out: Path) -> None:
+    """Write beside a model what `carry_on` needs of its trainer."""
+    torch.save(trainer.optimizer.state_dict(), out / "optimizer.pt")
+    torch.save(trainer.lr_scheduler.state_dict(), out / "scheduler.pt")
+    trainer.state.save_to_json(str(out / "trainer_state.json"))
 
 
 def remaining_rows(

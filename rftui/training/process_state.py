@@ -1,4 +1,5 @@
-"""The process-wide state that a trainer leaves behind and finds again: random generators and accelerate's singletons.
+"""The process-wide state that a trainer leaves behind and finds again: random generators, accelerate's singletons and
+torch's switches.
 
 Two trainers that take turns in one process would otherwise draw from one generator, and a sibling's
 `sync_gradients=False` would silently skip optimizer steps.
@@ -38,13 +39,44 @@ def set_rng(state: Rng) -> None:
         torch.cuda.set_rng_state(state.cuda)
 
 
+class Switches(NamedTuple):
+    """What the training arguments full_determinism and tf32 switch for the whole process."""
+
+    deterministic: bool
+    warn_only: bool
+    cudnn_deterministic: bool
+    cudnn_benchmark: bool
+    fp32_precision: str
+
+
+def _switches() -> Switches:
+    return Switches(
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        torch.backends.fp32_precision,
+    )
+
+
+def _set_switches(switches: Switches) -> None:
+    torch.use_deterministic_algorithms(switches.deterministic, warn_only=switches.warn_only)
+    torch.backends.cudnn.deterministic = switches.cudnn_deterministic
+    torch.backends.cudnn.benchmark = switches.cudnn_benchmark
+    torch.backends.fp32_precision = switches.fp32_precision
+
+
+_AT_FIRST = _switches()
+
+
 class ProcessState(NamedTuple):
     rng: Rng
     singletons: list[dict[str, Any]]
+    switches: Switches
 
 
 def capture() -> ProcessState:
-    return ProcessState(rng(), [dict(singleton._shared_state) for singleton in _SINGLETONS])
+    return ProcessState(rng(), [dict(singleton._shared_state) for singleton in _SINGLETONS], _switches())
 
 
 def restore(state: ProcessState | None) -> None:
@@ -54,5 +86,8 @@ def restore(state: ProcessState | None) -> None:
         singleton._shared_state.clear()
         if state:
             singleton._shared_state.update(state.singletons[number])
+    now = state.switches if state else _AT_FIRST
+    if now != _switches():
+        _set_switches(now)
     if state:
         set_rng(state.rng)

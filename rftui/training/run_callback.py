@@ -40,7 +40,7 @@ class Built:
     """A trainer, and how its run is cut: `grid`, whose `steps` are known once training begins.
 
     `evaluates`: each chunk end is evaluated; `every_chunk`: each chunk end is saved; `patience` ends it early;
-    `notices` are lines for the event log.
+    `notices` are lines for the event log, `adapted` the knobs that were fitted to the model or device.
     """
 
     trainer: Trainer
@@ -49,6 +49,7 @@ class Built:
     every_chunk: bool
     patience: Patience | None = None
     notices: list[str] = field(default_factory=list)
+    adapted: dict[str, Any] = field(default_factory=dict)
 
 
 class Host(Protocol):

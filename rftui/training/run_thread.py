@@ -86,6 +86,8 @@ class RunThread(threading.Thread):
     def _train(self) -> messages.Finished:
         built = self._build()
         trainer = built.trainer
+        if built.adapted:
+            self._report(messages.Adapted(self.run_id, built.adapted))
         for notice in built.notices:
             self._report(messages.Note(f"run {self.run_id}: {notice}", self.run_id))
         trainer.remove_callback(PrinterCallback)

@@ -14,7 +14,7 @@ from peft import LoraConfig
 from transformers import Trainer
 
 from rftui.automl.generation import rows_at_once, rows_per_step, steps_apart
-from rftui.automl.spec import Spec, configured
+from rftui.automl.spec import Spec, change, configured
 from rftui.automl.warm import last_row
 from rftui.chunks import Grid, chunks_per_epoch
 from rftui.faults import Fault
@@ -25,7 +25,8 @@ from rftui.training.adapters import warm
 from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
 from rftui.training.evaluation import GeneratedText, Patience
-from rftui.training.plain import remaining_rows, spread, take_over_weights
+from rftui.training.plain import carry_on, remaining_rows, spread, take_over_weights
+from rftui.training.promotion import promoted
 from rftui.training.rewards import checked
 from rftui.training.rows import Formatting, Need, formatting
 from rftui.training.run_callback import Built
@@ -53,6 +54,7 @@ class TrainerBuilder:
         train, evaluation = data.load(self._experiment, run.fit)
         directory = self._experiment.run(run.id)
         start = directory.start if run.warm else None
+        adapted, said = self._promote(run, spec)
         plan = planned(spec, run, train, evaluation, str(directory.checkpoints), str(self._device))
         config, ours = plan.config, plan.ours
         args = config_class(run.algo)(**plan.args)
@@ -72,6 +74,8 @@ class TrainerBuilder:
             )
         if start:
             (warm if plan.lora else take_over_weights)(trainer.model, start)
+            if run.carry_on:
+                _carry_on(trainer, start)
         if config["compute_metrics"] and config["generation_config"] and evaluation is not None:
             GeneratedText(trainer, evaluation, config["compute_metrics"], config["generation_config"])
         evaluates = ours["eval_strategy"] == "chunk"
@@ -79,11 +83,26 @@ class TrainerBuilder:
         if ours["early_stopping_patience"] and ours["eval_strategy"] != "no":
             patience = Patience(args, ours["early_stopping_patience"], ours["early_stopping_threshold"])
         dropped = len(train) - len(trainer.train_dataset)
-        notices = []
+        notices = said
         if dropped > 0 and not getattr(args, "packing", False):
             notices.append(f"{dropped} of {len(train)} rows have nothing to learn from within max_length: left out")
         grid = _grid(run, trainer, spec, start, plan.as_cold)
-        return Built(trainer, grid, evaluates, ours["every_chunk"], patience, notices)
+        return Built(trainer, grid, evaluates, ours["every_chunk"], patience, notices, adapted)
+
+    def _promote(self, run: Run, spec: Spec) -> tuple[dict[str, Any], list[str]]:
+        """Fit a run that begins on another base model than its config was written for; what was changed, and why."""
+        before = spec.leaves[run.leaf].config["model_name"]
+        if run.warm or run.step or run.changes.get("model_name", before) == before:
+            return {}, []
+        config = configured(spec.leaves[run.leaf], run.changes)
+        try:
+            changes, said = promoted(config, before, run.algo, self._device)
+        except Fault as fault:
+            if spec.create_model_fn is None:
+                raise
+            return {}, [f"it is not fitted to its new model: {fault}"]  # only the user's function may know that name
+        change(run, changes)
+        return changes, said
 
 
 @dataclass
@@ -128,6 +147,13 @@ def _own_inputs(algo: str, config: dict[str, Any], function: Formatting | None) 
         return {"reward_funcs": checked(config["reward_funcs"])}
     metrics = {} if config["generation_config"] else {"compute_metrics": config["compute_metrics"]}
     return {"formatting_func": function, **metrics} if algo == "SFT" else metrics
+
+
+def _carry_on(trainer: Trainer, start: Path) -> None:
+    try:
+        carry_on(trainer, start)
+    except ValueError as error:
+        raise Fault(f"{error}; clone it with a fresh schedule") from error
 
 
 def _one_pass(run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:

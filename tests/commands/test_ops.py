@@ -127,7 +127,7 @@ def reopened(monkeypatch):
         started.append(Scheduler(experiment, lambda command: Reply(command.id, True, f"{command.op} done", 4)))
         return launching.Launch("exp", experiment=experiment)
 
-    monkeypatch.setattr(launch, "reopen", reopen)
+    monkeypatch.setattr(launching, "reopen", reopen)
     yield started
     for each in started:
         each.end()
@@ -179,7 +179,7 @@ def test_a_scheduler_that_ends_again_and_again_is_no_loop(told, make, monkeypatc
         started.append(Scheduler(experiment, lambda _: None))
         return launching.Launch("exp", experiment=experiment)
 
-    monkeypatch.setattr(launch, "reopen", reopen)
+    monkeypatch.setattr(launching, "reopen", reopen)
     old = Scheduler(make(Run(0, "a", state="stopped")), lambda _: None)
     assert told("resume", "exp", "1") == (1, "", "rftui: the scheduler has ended\n")
     assert len(started) == 1

@@ -1,0 +1,112 @@
+"""Clone-Modify: new runs out of one, cold from the base model or warm from its weights."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from rftui.automl.spec import change, run_name
+from rftui.automl.sweeps import combinations, sweep_faults
+from rftui.automl.validate import sentence
+from rftui.messages import Command, Reply
+from rftui.paths import checkpoint_marker, checkpoints_in
+from rftui.runs import FAILED, Run, redact, short
+from rftui.scheduler.board import Board
+from rftui.scheduler.pins import not_linked
+from rftui.scheduler.policy import entry_turns
+from rftui.scheduler.turns import Turns
+
+
+class Cloning:
+    """Makes clones: all that a command asks for, or none."""
+
+    def __init__(self, board: Board, turns: Turns) -> None:
+        self._board = board
+        self._turns = turns
+
+    def clone(self, command: Command, run: Run, asked: str) -> Reply:
+        """The answer; `asked` is by whom, for the event log."""
+        fields = self._board.schema.get(run.algo, [])
+        if not fields:
+            return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
+        how = {"carry_on": command.carry_on, "from_step": command.from_step}
+        faults = sweep_faults(run, command.changes, command.sweep, command.warm, fields, **how)
+        checkpoint, missing = self._checkpoint(command, run) if command.warm else (None, "")
+        if missing and not faults:
+            faults[""] = missing
+        if faults:
+            return Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}")
+        variants = combinations(command.changes, command.sweep)
+        clones = [self._new_run(command, run, changes) for changes in variants]
+        if not command.warm:
+            done = f"cloned cold from run {run.id}"
+        elif checkpoint:
+            failed = [clone for clone in clones if not self._linked(clone, run, checkpoint)]
+            if failed:
+                said = "; ".join(f"run {clone.id} {clone.name}: {clone.error}" for clone in failed)
+                return Reply(command.id, False, said, clones[0].id, runs=[clone.id for clone in clones])
+            done = f"cloned warm from step {clones[0].start_step - run.start_step} of run {run.id}"
+        else:
+            self._turns.pins.ask(clones, run, self._turns.resident[run.id])
+            done = f"cloned warm from run {run.id} after its next step"
+        for clone, changes in zip(clones, variants, strict=True):
+            self._board.log(f"run {clone.id} is {done} ({asked}; {_told(changes)})", clone)
+        named = ", ".join(f"{clone.id} {clone.name}" for clone in clones)
+        text = f"run {named} is {done}" if len(clones) == 1 else f"runs {named} are {done}"
+        return Reply(command.id, True, text, clones[0].id, runs=[clone.id for clone in clones])
+
+    def _checkpoint(self, command: Command, run: Run) -> tuple[Path | None, str]:
+        """The committed checkpoint to start from, or why there is none; neither where the run's worker is to be asked
+        for the weights of its next step."""
+        if command.from_step is None and run.id in self._turns.resident:
+            return None, ""
+        whole = {
+            int(marker["step"]): path
+            for path in checkpoints_in(self._board.experiment.run(run.id).checkpoints)
+            if (marker := checkpoint_marker(path))
+        }
+        step = max(whole, default=0) if command.from_step is None else command.from_step
+        return whole.get(step), "" if step in whole else f"run {run.id} has no checkpoint to start from; clone it cold"
+
+    def _linked(self, clone: Run, run: Run, checkpoint: Path) -> bool:
+        try:
+            self._turns.pins.link(clone, run, checkpoint)
+        except OSError as error:
+            clone.state, clone.error = FAILED, not_linked(run, error)
+            self._board.log(f"run {clone.id} failed: {clone.error}", clone, "error")
+            self._board.touch(clone)
+            return False
+        return True
+
+    def _new_run(self, command: Command, run: Run, changes: dict[str, Any]) -> Run:
+        clone = Run(0, "", run.algo, run.fit, run.leaf, parent=run.id, warm=command.warm, created=time.time())
+        clone.carry_on = command.carry_on
+        clone.changes, clone.config, clone.knobs = run.changes, run.config, run.knobs
+        change(clone, changes)
+        taken = {other.name for other in self._board.runs.values()}
+        number = max(self._board.runs) + 1
+        clone.name = _unique(command.name, taken) if command.name else run_name(clone.knobs, number, taken)
+        clone.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
+        self._board.add_run(clone)
+        # A scheduler that was killed before it had kept a clone of this number may have left its files.
+        shutil.rmtree(self._board.experiment.run(clone.id).path, ignore_errors=True)
+        return clone
+
+
+def _told(changes: dict[str, object]) -> str:
+    told = ", ".join(f"{short(name)}={_value(value)}" for name, value in redact(changes).items())
+    return told or "nothing changed"
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    number, candidate = 1, name
+    while candidate in taken:
+        number += 1
+        candidate = f"{name} {number}"
+    return candidate
