@@ -10,7 +10,7 @@ from rftui.automl.nearest import nearest
 from rftui.automl.ranges import range_fault
 from rftui.automl.renames import DROPPED, RENAMED
 from rftui.automl.taken import REFUSED, TAKEN
-from rftui.automl.warm import DEFAULTS, finished_faults, warm_faults, warmup_faults
+from rftui.automl.warm import DEFAULTS, at_checkpoint, carry_on_faults, finished_faults, warm_faults, warmup_faults
 from rftui.faults import Fault
 from rftui.messages import Field
 from rftui.runs import DONE, Run, flatten, short, why_not
@@ -76,14 +76,28 @@ def value_fault(field: Field, value: Any) -> str | None:
     return range_fault(field.name, value)
 
 
-def clone_faults(parent: Run, changes: dict[str, Any], warm: bool, fields: list[Field]) -> dict[str, str]:
+def clone_faults(
+    parent: Run,
+    changes: dict[str, Any],
+    warm: bool,
+    fields: list[Field],
+    carry_on: bool = False,
+    from_step: int | None = None,
+) -> dict[str, str]:
     """What is wrong with a clone of `parent` with `changes` (dotted name -> value): knob, or "" for the whole -> why.
 
-    Empty where the clone can be made. `warm`: it starts from the parent's weights and position. Each reason is the
-    end of a sentence that starts with the knob's name; `sentence` makes one line of them all.
+    Empty where the clone can be made. `warm`: it starts from the parent's weights and position, as they are or as they
+    were at the committed checkpoint of step `from_step`; `carry_on`: with the parent's optimizer and schedule. Each
+    reason is the end of a sentence that starts with the knob's name; `sentence` makes one line of them all.
     """
     if reason := why_not(parent, "clone"):
         return {"": reason}
+    if not warm and (carry_on or from_step is not None):
+        return {"": f"a cold clone has no {'schedule' if carry_on else 'step'} to go on from; clone it warm"}
+    if from_step is not None:
+        if from_step not in parent.checkpoints:
+            return {"": f"it has no checkpoint of step {from_step}{_listed(parent.checkpoints)}"}
+        parent = at_checkpoint(parent, from_step)
     by_name = {field.name: field for field in fields}
     faults: dict[str, str] = {}
     for name, value in changes.items():
@@ -109,7 +123,13 @@ def clone_faults(parent: Run, changes: dict[str, Any], warm: bool, fields: list[
         faults |= warm_faults(parent, changed, before)
         if parent.state == DONE:
             faults |= finished_faults(parent, before, after)
+        if carry_on:
+            return carry_on_faults(parent, changed) | faults
     return faults or warmup_faults(parent, changed, before, after, warm)
+
+
+def _listed(checkpoints: list[int]) -> str:
+    return f" (it has those of step {', '.join(map(str, checkpoints))})" if checkpoints else ""
 
 
 def _word(value: Any) -> str:

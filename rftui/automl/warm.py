@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from rftui.automl.generation import rows_at_once, rows_per_step
-from rftui.runs import DONE, FAILED, QUEUED, Run
+from rftui.automl.generation import GENERATION, rows_at_once, rows_per_step
+from rftui.runs import DONE, FAILED, QUEUED, STOPPED, Run
 
 DEFAULTS: dict[str, Any] = {
     "training_args.num_train_epochs": 3.0,
@@ -47,6 +49,22 @@ _SOUND = {"r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora"}
 
 _KEPT = ("training_args", "peft_config", "generation_config")
 
+_FIXED = (
+    (
+        {
+            *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps"),
+            *GENERATION,
+        },
+        "since the schedule's steps would be others",
+    ),
+    ({"lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"}, "which it is part of"),
+    (
+        {"optim", "optim_args", "optim_target_modules", "r", "target_modules", "use_rslora"},
+        "since the optimizer's state would not fit",
+    ),
+)
+"""What cannot change where the parent's optimizer and schedule go on, and why."""
+
 
 def warm_faults(parent: Run, changed: dict[str, Any], before: dict[str, Any]) -> dict[str, str]:
     """Why `parent` cannot be cloned warm with the knobs in `changed`; `before` are all its values, flat."""
@@ -66,6 +84,27 @@ def warm_faults(parent: Run, changed: dict[str, Any], before: dict[str, Any]) ->
             if reason:
                 faults[name] = reason
     return faults | _too_short(parent, changed)
+
+
+def carry_on_faults(parent: Run, changed: Iterable[str]) -> dict[str, str]:
+    """Why a warm clone with other values of the knobs in `changed` cannot go on with its parent's optimizer and
+    schedule: they must fit its weights, and its steps must be those that the schedule reckons with."""
+    if parent.state == DONE:
+        return {"": "its schedule has come to its end, so there is none to continue; take a fresh one"}
+    return {
+        name: f"cannot change where the parent's schedule is continued, {reason}; take a fresh one"
+        for name in changed
+        for knobs, reason in _FIXED
+        if name.rpartition(".")[2] in knobs
+    }
+
+
+def at_checkpoint(run: Run, step: int) -> Run:
+    """The run as it was at its checkpoint of that step, from which it has the rest before it."""
+    if step == run.step:
+        return run
+    epoch = run.start_epoch + (run.epoch - run.start_epoch) * step / max(run.step, 1)
+    return replace(run, step=step, epoch=epoch, state=STOPPED if run.state == DONE else run.state)
 
 
 def _peft_fault(leaf: str, value: Any, before: dict[str, Any]) -> str | None:

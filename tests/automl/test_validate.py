@@ -181,6 +181,61 @@ def test_clones(run, changes, warm, where):
     assert list(faults) == ([] if where is None else [where]), faults
 
 
+WARMUP, BATCH = "training_args.warmup_steps", "training_args.per_device_train_batch_size"
+SCHED, ALPHA = "training_args.lr_scheduler_type", "peft_config.lora_alpha"
+MORE = [*FIELDS, Field("training_args.optim", "text", "adamw"), Field(ALPHA, "int", 8)]
+
+
+@pytest.mark.parametrize(
+    ("run", "changes", "warm", "where"),
+    [
+        (parent(), {}, True, None),
+        (parent(), {LR: 2e-3, ALPHA: 32, "peft_config.lora_dropout": 0.1}, True, None),
+        (parent(), {LR: 2e-3}, False, ""),
+        (parent(), {R: 16}, True, R),
+        (parent(), {TARGETS: "all-linear"}, True, TARGETS),
+        (parent(), {BATCH: 16}, True, BATCH),
+        (parent(), {EPOCHS: 3}, True, EPOCHS),
+        (parent(), {STEPS: 80}, True, STEPS),
+        (parent(), {SCHED: "cosine"}, True, SCHED),
+        (parent(), {WARMUP: 5}, True, WARMUP),
+        (parent(), {"training_args.optim": "sgd"}, True, "training_args.optim"),
+        (parent(args={"warmup_steps": 90}), {LR: 2e-3}, True, None),
+        (parent(), {BATCH: 8}, True, None),
+        (parent(**DONE_3), {LR: 2e-3}, True, ""),
+        (parent(QUEUED, step=0), {}, True, ""),
+    ],
+)
+def test_clones_that_continue_their_parents_schedule(run, changes, warm, where):
+    faults = clone_faults(run, changes, warm, MORE, carry_on=True)
+    assert where is None and not faults or where in faults, faults
+
+
+@pytest.mark.parametrize(
+    ("run", "changes", "warm", "step", "where"),
+    [
+        (parent(checkpoints=[20, 40]), {}, True, 20, None),
+        (parent(checkpoints=[20, 40]), {}, True, 30, ""),
+        (parent(checkpoints=[20, 40]), {LR: 2e-3}, False, 20, ""),
+        (parent(checkpoints=[20, 40]), {EPOCHS: 0.5}, True, 20, None),
+        (parent(checkpoints=[20, 40]), {EPOCHS: 0.4}, True, 20, EPOCHS),
+        (parent(checkpoints=[20, 40]), {STEPS: 30}, True, 20, None),
+        (parent(checkpoints=[50, 100], **DONE_3), {}, True, 50, None),
+        (parent(checkpoints=[50, 100], **DONE_3), {}, True, 100, EPOCHS),
+        (parent(FAILED, checkpoints=[20]), {LR: 2e-3}, True, 20, None),
+    ],
+)
+def test_clones_from_an_earlier_checkpoint(run, changes, warm, step, where):
+    faults = clone_faults(run, changes, warm, FIELDS, from_step=step)
+    assert list(faults) == ([] if where is None else [where]), faults
+
+
+def test_a_finished_run_has_a_schedule_to_continue_at_an_earlier_checkpoint():
+    run = parent(checkpoints=[50, 100], **DONE_3)
+    assert not clone_faults(run, {}, True, FIELDS, carry_on=True, from_step=50)
+    assert "come to its end" in clone_faults(run, {EPOCHS: 3}, True, FIELDS, carry_on=True)[""]
+
+
 def test_a_run_that_trains_all_weights_has_no_adapter_to_change_warm():
     run = parent()
     run.config["peft_config"] = None
