@@ -18,7 +18,7 @@ OPS = ("stop", "resume", "clone", "delete", "undo")
 _REFUSALS = {
     "stop": {
         STOPPING: "it is already stopping",
-        STOPPED: "it is already stopped; r resumes it",
+        STOPPED: "it is already stopped; resume lets it go on",
         DONE: "it is done",
         FAILED: "it has failed",
     },

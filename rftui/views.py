@@ -53,7 +53,7 @@ def find_runs(runs: list[Run], wanted: str) -> list[Run]:
         return [find_run(runs, wanted)]
     if colon and not (count.isdecimal() and int(count)):
         raise Fault(f"{wanted!r}: write best or best:K, such as best:3")
-    found = best(runs, k=int(count or 1))
+    found = best(runs, None, int(count or 1))
     if not found:
         raise Fault("there is no best run yet: none has a loss", code=FAILED)
     return found

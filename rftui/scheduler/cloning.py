@@ -31,8 +31,15 @@ class Cloning:
         fields = self._board.schema.get(run.algo, [])
         if not fields:
             return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
-        how = {"carry_on": command.carry_on, "from_step": command.from_step}
-        faults = sweep_faults(run, command.changes, command.sweep, command.warm, fields, **how)
+        faults = sweep_faults(
+            run,
+            command.changes,
+            command.sweep,
+            command.warm,
+            fields,
+            carry_on=command.carry_on,
+            from_step=command.from_step,
+        )
         checkpoint, missing = self._checkpoint(command, run) if command.warm else (None, "")
         if missing and not faults:
             faults[""] = missing
@@ -53,7 +60,7 @@ class Cloning:
             done = f"cloned warm from run {run.id} after its next step"
         for clone, changes in zip(clones, variants, strict=True):
             self._board.log(f"run {clone.id} is {done} ({asked}; {_told(changes)})", clone)
-        named = ", ".join(f"{clone.id} {clone.name}" for clone in clones)
+        named = ", ".join(str(clone.id) + f" {clone.name}" * (clone.name != f"run {clone.id}") for clone in clones)
         text = f"run {named} is {done}" if len(clones) == 1 else f"runs {named} are {done}"
         return Reply(command.id, True, text, clones[0].id, runs=[clone.id for clone in clones])
 

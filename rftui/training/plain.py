@@ -84,7 +84,8 @@ def carry_on(trainer: Trainer, start: Path) -> None:
 
 
 def keep_schedule(trainer: Trainer, out: Path) -> None:
-    """Write beside a model what `carry_on` needs of its trainer."""
+    """Write beside a model what `carry_on` needs of its trainer, which has trained."""
+    assert trainer.optimizer and trainer.lr_scheduler
     torch.save(trainer.optimizer.state_dict(), out / "optimizer.pt")
     torch.save(trainer.lr_scheduler.state_dict(), out / "scheduler.pt")
     trainer.state.save_to_json(str(out / "trainer_state.json"))

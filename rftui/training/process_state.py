@@ -55,7 +55,7 @@ def _switches() -> Switches:
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.backends.cudnn.deterministic,
         torch.backends.cudnn.benchmark,
-        torch.backends.fp32_precision,
+        torch.backends.fp32_precision,  # type: ignore[attr-defined]
     )
 
 
@@ -63,7 +63,7 @@ def _set_switches(switches: Switches) -> None:
     torch.use_deterministic_algorithms(switches.deterministic, warn_only=switches.warn_only)
     torch.backends.cudnn.deterministic = switches.cudnn_deterministic
     torch.backends.cudnn.benchmark = switches.cudnn_benchmark
-    torch.backends.fp32_precision = switches.fp32_precision
+    torch.backends.fp32_precision = switches.fp32_precision  # type: ignore[attr-defined]
 
 
 _AT_FIRST = _switches()

@@ -8,7 +8,6 @@ import types
 import pytest
 
 from rftui import launching
-from rftui.commands import launch
 from rftui.link import Server
 from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot, Update
 from rftui.runs import Run
@@ -113,8 +112,8 @@ def test_ops_that_cannot_be_start_no_scheduler(told, make, monkeypatch):
     monkeypatch.setattr(launching, "spawn", pytest.fail)
     code, _, err = told("stop", "exp", "1", "2")
     assert code == 1 and err.splitlines() == [
-        "rftui: cannot stop run 1: it is done",
-        "rftui: cannot stop run 2: it is already stopped; r resumes it",
+        "rftui: run 1 a: stop is refused, it is done",
+        "rftui: run 2 b: stop is refused, it is already stopped; resume lets it go on",
     ]
 
 

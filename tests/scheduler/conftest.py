@@ -63,7 +63,7 @@ class Eyes:
 
     def ask(self, op, run=0, changes=None, **how):
         """The answer to a command."""
-        command = Command(f"c{next(self._ids)}", op, run, changes or {}, **how)
+        command = Command(f"{self.viewer.name}-{next(self._ids)}", op, run, changes or {}, **how)
         self.viewer.send(command)
         self.until(lambda: command.id in self.replies)
         return self.replies[command.id]

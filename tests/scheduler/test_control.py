@@ -1,9 +1,9 @@
 """The ops, given by a viewer while fake workers train."""
 
+import json
 import shutil
 
 import pytest
-from fake_worker import write_checkpoint
 
 from rftui import messages
 from rftui.paths import checkpoint_marker
@@ -159,7 +159,7 @@ def test_a_warm_clone_of_a_run_that_has_ended_starts_from_its_checkpoint(begun, 
     seen.state(1, STOPPED)
     finished(seen)
     answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True)
-    assert answer.ok and "starts warm from step 1 of run 1" in answer.text
+    assert answer.ok and "cloned warm from step 1 of run 1" in answer.text
     start = experiment.run(4).start
     assert (start / "weights").samefile(experiment.run(1).checkpoints / "step-1" / "weights")
     assert seen.state(4, DONE).start_row == 10
@@ -221,17 +221,16 @@ def test_a_clone_that_is_stopped_before_its_pin_can_be_resumed_after_it(begun, w
     assert seen.state(4, DONE).start_row == 10
 
 
-def test_a_deleted_run_is_freed_without_a_checkpoint_and_its_files_go_at_the_end(begun, play, world, experiment):
+def test_a_deleted_run_is_freed_at_its_next_step_and_its_files_go_at_the_end(begun, play, world, experiment):
     seen, hold = begun
-    write_checkpoint(experiment.run(1).checkpoints, 1)
-    assert seen.ask("delete", 1).text == "run 1 is deleted"
+    assert seen.ask("delete", 1).text == "run 1 is deleted; undo brings it back until the scheduler ends"
     world.came("cpu")
     hold.go.set()
     finished(seen)
-    assert seen.runs[1].state == DELETED and messages.Halt(1, save=False) in world.asked
-    assert experiment.run(1).path.exists() and (1, 2) not in world.trained
+    assert seen.runs[1].state == DELETED and world.asked.count(messages.Halt(1)) == 1
+    assert checkpoint_marker(experiment.run(1).checkpoints / "step-1") and (1, 2) not in world.trained
     for op in ("stop", "resume", "clone", "delete"):
-        assert seen.ask(op, 1, {RATE: 1.0}).text.endswith("it is deleted")
+        assert seen.ask(op, 1, {RATE: 1.0}).text.endswith("it is deleted; undo brings it back")
     seen.finish()
     assert play.plays[0].end() == 0 and not experiment.run(1).path.exists()
 
@@ -251,6 +250,6 @@ def test_every_command_is_in_the_journal_with_its_answer_and_no_secret_is(begun,
     assert "hf_abcdefgh1" not in answer.text + seen.runs[4].name + "".join(event.text for event in seen.events)
     assert seen.runs[4].config["model_kwargs"] == {"token": "hf_abcdefgh1"}, "training needs the real value"
     rows = list(kept()._db.execute("SELECT command, ok, reply FROM journal"))
-    assert [row[1] for row in rows] == [1, 1, 0] and rows[0][2] == answer.text
+    assert [row[1] for row in rows] == [1, 1, 0] and json.loads(rows[0][2])["text"] == answer.text
     assert not any("hf_abcdefgh1" in row[0] for row in rows)
     hold.go.set()

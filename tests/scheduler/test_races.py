@@ -1,6 +1,7 @@
 """Messages that cross: the real scheduler, given one message at a time, with no worker and no thread behind it."""
 
 import os
+import secrets
 import shutil
 import signal
 
@@ -78,7 +79,8 @@ class Rig:
         self.says(Begun(run, 0, 6, 0, 3, 0.0), messages.Stepped(run, step, 0, 0.1))
 
     def ask(self, op, run=0, changes=None, **how):
-        self.scheduler._receive(Command("c", op, run, changes or {}, **how))
+        command = Command(how.pop("id", None) or secrets.token_hex(4), op, run, changes or {}, **how)
+        self.scheduler._receive(command)
         if not self.scheduler._ending:
             self.turns.assign()
         return self.replies[-1]
@@ -263,7 +265,7 @@ def clone(rigged, parent=1):
 def test_a_parent_that_is_deleted_in_the_same_instant_is_pinned_first(rigged):
     number = clone(rigged)
     rigged.ask("delete", 1)
-    assert rigged.tasks[-2:] == [Pin(1, [number]), Halt(1, save=False)]
+    assert rigged.tasks[-2:] == [Pin(1, [number]), Halt(1)]
     write_checkpoint(rigged.experiment.run(number).path, 1).rename(rigged.experiment.run(number).start)
     rigged.says(Pinned(1, [number]), Halted(1, 1, None))
     assert rigged.state(1) == DELETED and rigged.run(number).start_row == 10 and not rigged.turns.pins.waiting
@@ -271,7 +273,7 @@ def test_a_parent_that_is_deleted_in_the_same_instant_is_pinned_first(rigged):
 
 def test_a_deleted_parent_is_not_cloned(rigged):
     rigged.ask("delete", 1)
-    assert rigged.ask("clone", 1, {RATE: 1e-5}, warm=True).text.endswith("it is deleted")
+    assert rigged.ask("clone", 1, {RATE: 1e-5}, warm=True).text.endswith("it is deleted; undo brings it back")
 
 
 def test_a_parent_that_finishes_before_it_is_pinned_is_pinned_at_its_end(rigged):

@@ -1,12 +1,13 @@
 """The store: what is kept, how it is read while it is written, and what is never in it."""
 
 import math
+import json
 import sqlite3
 
 import pytest
 
 from rftui.faults import Fault
-from rftui.messages import Command
+from rftui.messages import Command, Reply
 from rftui.runs import Run
 from rftui.scheduler import store as store_module
 from rftui.scheduler.store import Store, Unwritten
@@ -89,12 +90,14 @@ def test_a_thinned_curve_is_in_order_and_keeps_both_ends(store, length):
 
 def test_the_journal_and_events_come_in_order_and_secrets_are_not_in_them(store, path):
     entry = store.journal(Command("c1", "clone", 1, {"model_kwargs.token": "hf_abcdefgh", "peft_config.r": 4}))
-    store.settle(entry, True, "cloned")
+    store.settle(entry, Reply("c1", True, "cloned", 4, runs=[4, 5]))
     for number in range(5):
         store.log(f"line {number}", run=1, level="notice")
     store.commit()
     command, ok, reply = sqlite3.connect(path).execute("SELECT command, ok, reply FROM journal").fetchone()
-    assert "hf_abcdefgh" not in command and '"peft_config.r": 4' in command and (ok, reply) == (1, "cloned")
+    assert "hf_abcdefgh" not in command and '"peft_config.r": 4' in command and ok == 1
+    assert store.accepted("c1") == Reply(**json.loads(reply)) and json.loads(reply)["runs"] == [4, 5]
+    assert store.accepted("c2") is None
     assert [event.text for event in store.events(2)] == ["line 3", "line 4"]
 
 

@@ -189,7 +189,7 @@ async def test_resume(show):
     [
         (1, "r", "resume is refused, it is already running"),
         (2, "r", "resume is refused, it is already running and waits for its next turn"),
-        (3, "s", "stop is refused, it is already stopped; r resumes it"),
+        (3, "s", "stop is refused, it is already stopped; resume lets it go on"),
         (4, "s", "stop is refused, it is done"),
         (4, "r", "resume is refused, it is done; clone it with more epochs instead"),
         (5, "s", "stop is refused, it has failed"),
