@@ -4,8 +4,8 @@ A suggestion is made only where a curve is clearly so; a run that learns gets no
 are looked at as eight windows of at least three points each, by their medians, so that a few outliers decide nothing:
 
 - *Rising*: the last two windows lie above the lowest one by half of all that was gained, by a tenth of the lowest, and
-  by six times what chance moves a window (told by the typical jump from point to point).
-- *Swinging*: in the second half the typical jump is more than three tenths of the first half's level (noise of 20 %
+  by eight times what chance moves a window (told by the typical jump from point to point).
+- *Swinging*: in the second half the typical jump is more than four tenths of the first half's level (noise of 20 %
   makes less), and the last quarter is no lower than the one before.
 - *Overfitting*: the last three evals or more rise, the last one is 2 % above the lowest, and the loss went on falling
   by 2 % meanwhile.
@@ -160,14 +160,14 @@ def _jump(curve: Curve) -> float:
 
 def _rising(loss: Curve, windows: list[float]) -> bool:
     lowest = min(windows)
-    by_chance = 6 * _jump(loss) / sqrt(len(loss) // 8)
+    by_chance = 8 * _jump(loss) / sqrt(len(loss) // 8)
     rise = max((windows[0] - lowest) / 2, abs(lowest) / 10, by_chance)
     return min(windows[-2:]) > lowest + rise
 
 
 def _swinging(loss: Curve, windows: list[float]) -> bool:
     third, last = _late_quarters(windows)
-    return _jump(loss[len(loss) // 2 :]) > 0.3 * abs(median(windows[:4])) and last > 0.98 * third
+    return _jump(loss[len(loss) // 2 :]) > 0.4 * abs(median(windows[:4])) and last > 0.98 * third
 
 
 def _overfits(loss: Curve, evals: Curve) -> int | None:
