@@ -34,7 +34,7 @@ def values(field: Field, text: str) -> list[Any]:
 
 
 def combinations(changes: dict[str, Any], sweep: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """The changes of each clone: every combination of the sweep's values, with `changes`. Raises Fault for too many."""
+    """The changes of each clone: every combination of the sweep's values, with `changes`. Too many are a Fault."""
     for name, several in sweep.items():
         if not several:
             raise Fault(f"{name} has no value to sweep")
