@@ -134,9 +134,6 @@ class Tracker:
         self._client.set_terminated(tracker_run, "KILLED")
         self._client.delete_run(tracker_run)
 
-    def restore(self, tracker_run: str) -> None:
-        self._client.restore_run(tracker_run)
-
 
 def _make_database(path: Path) -> None:
     """MLflow makes its tables in dozens of steps, and can use a database neither while another process is at it nor

@@ -29,7 +29,6 @@ class Tracks(Protocol):
     def log_artifacts(self, tracker_run: str, run: Run) -> None: ...
     def set_status(self, tracker_run: str, status: str) -> None: ...
     def delete(self, tracker_run: str) -> None: ...
-    def restore(self, tracker_run: str) -> None: ...
 
 
 class Sender:
@@ -79,10 +78,6 @@ class Sender:
             return
         if entry.tracker_run is None:
             entry.tracker_run = self._tracker.create(run)
-            self._ledger.save(entry)
-        if entry.status == "DELETED":
-            self._tracker.restore(entry.tracker_run)
-            entry.status = ""
             self._ledger.save(entry)
         self._send_params(run, entry, entry.tracker_run)
         self._send_points(entry, entry.tracker_run)

@@ -33,6 +33,8 @@ class World:
         self.early_deaths = 0
         self.save_chunks, self.ignored = False, ()
         self.set_backs, self.full = defaultdict(list), set()
+        self.adapted = {}
+        self.begun = threading.Event()  # a worker was started
         rate, token = (
             messages.Field("training_args.learning_rate", "float"),
             messages.Field("model_kwargs.token", "text"),
@@ -127,6 +129,8 @@ class FakeWorker(threading.Thread):
                 if run.id not in self.steps:
                     self.steps[run.id] = int(resume.rpartition("-")[2]) if resume else 0
                 self.training, self.turn_began = run.id, self.steps[run.id]
+                if run.id in self.world.adapted:
+                    self.link.report(messages.Adapted(run.id, self.world.adapted[run.id]))
                 self.begun(run.id)
             case messages.Retry(run):
                 if run in self.world.full:
@@ -251,6 +255,7 @@ class FakeWorkers:
         self.server.open_worker(name, incarnation)
         self.incarnations[name] = incarnation
         self.world.started.append((name, incarnation))
+        self.world.begun.set()
         link = WorkerLink(self.experiment, name, incarnation)
         thread = self.threads[name] = FakeWorker(
             self.world,

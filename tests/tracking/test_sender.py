@@ -16,7 +16,7 @@ class Recorder:
 
     def __init__(self):
         self.points, self.params, self.changes, self.statuses, self.artifacts = [], [], [], [], []
-        self.deleted, self.restored = [], []
+        self.deleted = []
         self.fails, self.unanswered = {}, None
         self.calls = 0
 
@@ -60,9 +60,6 @@ class Recorder:
 
     def delete(self, tracker_run):
         self.deleted.append(tracker_run)
-
-    def restore(self, tracker_run):
-        self.restored.append(tracker_run)
 
 
 @pytest.fixture
@@ -160,19 +157,23 @@ def test_statuses_follow_a_run_that_is_stopped_resumed_and_interrupted(database,
     assert recorder.artifacts == ["t1", "t1"]
 
 
-def test_a_deleted_run_is_deleted_and_brought_back_by_undo(database, recorder):
-    database.run(1, state="stopped")
+def test_a_deleted_run_is_deleted_once_it_cannot_be_brought_back(database, recorder):
+    database.run(1, state="running")
     database.run(2, state="deleted")
     sending = sender(database, recorder)
     sending.send()
-    database.run(1, state="deleted")
+    database.run(1, state="deleted", before="running")
+    sending.send()
+    database.run(1, state="running", before="")
+    sending.send()
+    database.run(1, state="deleted", before="running")
+    sending.send()
+    assert recorder.deleted == []
+    assert [status for _, status in recorder.statuses] == ["RUNNING", "KILLED", "RUNNING", "KILLED"]
+    database.run(1, before="")
     sending.send()
     sending.send()
     assert recorder.deleted == ["t1"]
-    database.run(1, state="stopped")
-    sending.send()
-    assert recorder.restored == ["t1"]
-    assert recorder.statuses == [("t1", "KILLED"), ("t1", "KILLED")]
 
 
 def test_params_are_sent_once_and_changes_become_tags(database, recorder):
