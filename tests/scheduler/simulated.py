@@ -9,7 +9,7 @@ from fake_worker import write_checkpoint, write_final
 from test_races import Rig
 
 from rftui import messages
-from rftui.paths import ExperimentDir, create, link_checkpoint, newest_checkpoint
+from rftui.paths import ExperimentDir, checkpoint_marker, create, link_checkpoint, newest_checkpoint
 from rftui.runs import QUEUED, RUNNING, WAITING, Run
 from rftui.scheduler.store import Store
 
@@ -102,7 +102,7 @@ class Simulated:
         self._follow()
 
     def ask(self, op, run, **how):
-        changes = {RATE: 1e-5} if op == "clone" else None
+        changes = {RATE: 1e-5} if op == "clone" and "sweep" not in how else None
         answer = self.rig.ask(op, run, changes, **how)
         self._follow()
         return answer
@@ -158,6 +158,8 @@ class Simulated:
         step, chunk = worker.steps[run], worker.steps[run] // PER
         if step < CHUNKS * PER:  # else it goes on from the checkpoint of its last step
             step = worker.steps[run] = step + 1
+            newest = newest_checkpoint(self.directory.run(run).checkpoints)
+            assert not newest or checkpoint_marker(newest)["step"] < step, f"run {run} trains step {step} again"
             chunk = step // PER
             worker.outbox.append(messages.Stepped(run, step, chunk, step / PER))
             worker.outbox.append(messages.Logged(run, step, {"loss": 1 / step}))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulated import Simulated, copied, experiment
+from simulated import RATE, Simulated, copied, experiment
 from test_races import Quiet, Silent
 
 from rftui.paths import checkpoint_marker, newest_checkpoint
-from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
+from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
 from rftui.scheduler import loop
 from rftui.scheduler.store import Store
 
@@ -21,9 +21,11 @@ EXPECTED_FAILURES = ("its worker died twice", "weights to start from")
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where what is synced for thousands of commits costs nothing."""
 
-WHERE_IT_STANDS = ("state", "step", "epoch", "chunk", "device", "checkpoint", "metrics", "error", "final")
+WHERE_IT_STANDS = (
+    *("state", "step", "epoch", "chunk", "device", "checkpoint", "checkpoints", "metrics", "error", "final"),
+)
 
-OPS = ("stop", "resume", "clone", "warm", "delete")
+OPS = ("stop", "resume", "clone", "warm", "sweep", "earlier", "delete", "undo")
 
 events = st.one_of(
     st.tuples(st.sampled_from(["work", "hear", "both", "both", "round", "die"]), st.integers(0, 2)),
@@ -52,10 +54,22 @@ def happens(simulated, event):
             simulated.hear(name)
         return
     in_force = simulated.in_force(1).values()
-    answer = simulated.ask("clone", which, warm=True) if what == "warm" else simulated.ask(what, which)
+    answer = asked(simulated, what, which)
     if answer.ok and what in ("resume", "clone", "warm"):
         joined = simulated.runs[answer.run or which]
         assert joined.turns - (joined.state == RUNNING) == min(in_force, default=0), "it joins with another count"
+
+
+def asked(simulated, what, which):
+    """Ask for one of `OPS`."""
+    if what == "warm":
+        return simulated.ask("clone", which, warm=True)
+    if what == "sweep":
+        return simulated.ask("clone", which, sweep={RATE: [1e-4, 1e-5, 1e-6]}, warm=which % 2 == 0)
+    if what == "earlier":
+        run = simulated.runs.get(which)
+        return simulated.ask("clone", which, warm=True, from_step=run.checkpoints[0] if run and run.checkpoints else 1)
+    return simulated.ask(what, which)
 
 
 @given(st.integers(1, 4), st.sampled_from(["cpu", "cpu:2", "cpu:3"]), histories)
@@ -133,6 +147,8 @@ def taken_up(left, answered, asked, simulated):
             points = {"loss": [(at, 1 / at) for at in range(1, step + 1)]} if step else {}
             for field in WHERE_IT_STANDS:
                 setattr(old, field, getattr(new, field))
+        if old.state == DELETED:
+            old.before = ""  # its files are gone
         assert new == old
         assert simulated.curves().get(number, {}) == points
         assert new.metrics == {name: curve[-1][1] for name, curve in points.items()}
