@@ -65,7 +65,7 @@ def asked(simulated, what, which):
     if what == "warm":
         return simulated.ask("clone", which, warm=True)
     if what == "sweep":
-        return simulated.ask("clone", which, sweep={RATE: [1e-4, 1e-5, 1e-6]}, warm=which % 2 == 0)
+        return simulated.ask("clone", which, sweep={RATE: [2e-4, 2e-5]}, warm=which % 2 == 0)
     if what == "earlier":
         run = simulated.runs.get(which)
         return simulated.ask("clone", which, warm=True, from_step=run.checkpoints[0] if run and run.checkpoints else 1)

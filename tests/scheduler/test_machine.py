@@ -1,7 +1,6 @@
 """A state machine that asks for anything at any time: no run is lost, no step trained twice, turns stay fair, and what
 the journal and the store hold is what the next scheduler goes on with."""
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,7 +12,8 @@ from simulated import Simulated, copied, experiment
 from test_histories import MEMORY, OPS, alone, all_is_well, asked, taken_up  # noqa: F401 (alone is a fixture)
 from test_races import Quiet, Silent
 
-from rftui.runs import ACTIVE, DELETED, DONE
+from rftui import runs
+from rftui.runs import ACTIVE, DELETED, DONE, why_not
 from rftui.scheduler import loop
 
 MOST_RUNS = 14
@@ -24,13 +24,13 @@ class Machine(RuleBasedStateMachine):
 
     simulated: Simulated | None = None
 
-    @initialize(runs=st.integers(1, 4), devices=st.sampled_from(["cpu", "cpu:2", "cpu:3"]))
-    def begin(self, runs, devices):
+    @initialize(count=st.integers(1, 4), devices=st.sampled_from(["cpu", "cpu:2", "cpu:3"]))
+    def begin(self, count, devices):
         self.before = loop.Workers, loop.start_tracking
         loop.Workers, loop.start_tracking = Silent, lambda experiment: Quiet()
         self.folder, self.devices, self.kills = Path(tempfile.mkdtemp(dir=MEMORY)), devices, 0
-        self.simulated = Simulated(experiment(self.folder, runs), devices).ready()
-        self.asked, self.known = 0, set(range(1, runs + 1))
+        self.simulated = Simulated(experiment(self.folder, count), devices).ready()
+        self.asked, self.known = 0, set(range(1, count + 1))
 
     def worker(self, which):
         return list(self.simulated.workers)[which % len(self.simulated.workers)]
@@ -43,19 +43,41 @@ class Machine(RuleBasedStateMachine):
     def hear(self, which):
         self.simulated.hear(self.worker(which))
 
-    @rule()
-    def round(self):
-        for name in self.simulated.workers:
-            self.simulated.work(name)
-            self.simulated.hear(name)
+    @rule(rounds=st.integers(1, 10))
+    def train(self, rounds):
+        for _ in range(rounds):
+            for name in self.simulated.workers:
+                self.simulated.work(name)
+                self.simulated.hear(name)
 
     @rule(which=st.integers(0, 2))
     def die(self, which):
         self.simulated.die(self.worker(which))
 
-    @precondition(lambda self: self.simulated and len(self.simulated.runs) < MOST_RUNS)
     @rule(op=st.sampled_from(OPS), which=st.integers(1, MOST_RUNS))
+    def ask_anything(self, op, which):
+        self.ask(op, which)
+
+    @rule(op=st.integers(0, 63), which=st.integers(0, 63))
+    def ask_what_its_state_allows(self, op, which):
+        run = list(self.simulated.runs.values())[which % len(self.simulated.runs)]
+        allowed = [each for each in OPS if not why_not(run, each if each in runs.OPS else "clone")]
+        if allowed:
+            self.ask(allowed[op % len(allowed)], run.id)
+
+    @rule(which=st.integers(0, 63), op=st.sampled_from(["warm", "sweep", "earlier"]))
+    def clone_one_that_trains(self, which, op):
+        if begun := [run.id for run in self.simulated.runs.values() if run.active and run.step]:
+            self.ask(op, begun[which % len(begun)])
+
+    @rule(which=st.integers(0, 63))
+    def bring_back(self, which):
+        if deleted := [run.id for run in self.simulated.runs.values() if not why_not(run, "undo")]:
+            self.ask("undo", deleted[which % len(deleted)])
+
     def ask(self, op, which):
+        if len(self.simulated.runs) > MOST_RUNS and op not in runs.OPS:
+            return
         answer = asked(self.simulated, op, which)
         self.asked += 1
         if answer.ok:
@@ -76,11 +98,11 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def no_run_is_lost(self):
         if self.simulated:
-            runs = self.simulated.runs
-            assert set(runs) == self.known
+            there = self.simulated.runs
+            assert set(there) == self.known
             held = self.simulated.rig.turns.resident
-            assert all(runs[run].state in ACTIVE | {DELETED} for run in held), "a run that has ended is held"
-            assert all(run.before for run in runs.values() if run.state == DELETED and run.id in held)
+            assert all(there[run].state in ACTIVE | {DELETED} for run in held), "a run that has ended is held"
+            assert all(run.before for run in there.values() if run.state == DELETED and run.id in held)
 
     @invariant()
     def steps_and_points_agree(self):
@@ -102,7 +124,5 @@ class Machine(RuleBasedStateMachine):
                 shutil.rmtree(self.folder, ignore_errors=True)
 
 
-Machine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("RFTUI_MACHINE_EXAMPLES", "40")), stateful_step_count=50, deadline=None
-)
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestMachine = Machine.TestCase
