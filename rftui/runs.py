@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -141,14 +142,18 @@ def redact(value: Any, name: str = "") -> Any:
     return value
 
 
-def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested config data as dotted names: `{"peft_config": {"r": 8}}` -> `{"peft_config.r": 8}`."""
+def flatten(nested: dict[str, Any], prefix: str = "", *, whole: Collection[str] = ()) -> dict[str, Any]:
+    """Nested config data as dotted names: `{"peft_config": {"r": 8}}` -> `{"peft_config.r": 8}`.
+
+    The names in `whole` keep their values as they are, also where one is a dict.
+    """
     flat: dict[str, Any] = {}
     for key, value in nested.items():
-        if isinstance(value, dict) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value and name not in whole:
+            flat |= flatten(value, f"{name}.", whole=whole)
         else:
-            flat[f"{prefix}{key}"] = value
+            flat[name] = value
     return flat
 
 

@@ -1,4 +1,4 @@
-"""The ranges of the knobs that have one. Pure."""
+"""The ranges of the knobs that have one, and what is usual. Pure."""
 
 from __future__ import annotations
 
@@ -44,6 +44,34 @@ RANGES: dict[str, _Rule] = {
     "generation_config.top_p": (lambda value: 0 < value <= 1, "must be greater than 0 and at most 1"),
     "generation_config.top_k": _NOT_NEGATIVE,
 }
+
+USUAL: dict[str, str] = {
+    "training_args.learning_rate": "1e-5 to 1e-3",
+    "training_args.num_train_epochs": "1 to 3",
+    "training_args.per_device_train_batch_size": "a power of two, 1 to 64",
+    "training_args.gradient_accumulation_steps": "1 to 16",
+    "training_args.warmup_steps": "0.03 to 0.1 of all steps",
+    "training_args.weight_decay": "0 to 0.1",
+    "training_args.max_grad_norm": "0.3 to 1",
+    "training_args.max_length": "512 to 4096",
+    "training_args.label_smoothing_factor": "0 to 0.1",
+    "training_args.neftune_noise_alpha": "5 to 15",
+    "training_args.beta": "0.01 to 0.5",
+    "training_args.num_generations": "4 to 16",
+    "training_args.max_completion_length": "256 to 2048",
+    "training_args.temperature": "0.7 to 1.2",
+    "peft_config.r": "8 to 64",
+    "peft_config.lora_alpha": "once or twice the rank",
+    "peft_config.lora_dropout": "0 to 0.1",
+    "peft_config.target_modules": "all-linear, or q_proj,v_proj",
+}
+"""Knob -> the values that people mostly take for adapters: a hint, and no rule."""
+
+USUAL_OF: dict[str, dict[str, str]] = {
+    "DPO": {"training_args.learning_rate": "1e-6 to 1e-4"},
+    "GRPO": {"training_args.learning_rate": "1e-6 to 1e-4", "training_args.beta": "0 to 0.04"},
+}
+"""Algo -> what is usual there where that is something else."""
 
 
 def range_fault(name: str, value: Any) -> str | None:

@@ -75,7 +75,7 @@ def suggestion(run: Run, curves: dict[str, Curve]) -> Suggestion | None:
     values = {field.name: field.default for field in _KNOBS} | flatten(run.config)
     curves = {metric: [point for point in curve if isfinite(point[1])] for metric, curve in curves.items()}
     if run.state == FAILED:
-        found = _of_failure(run, values)
+        found = _of_failure(run, values, curves.get("loss", []))
     elif run.algo == "GRPO":
         found = _of_completions(values, curves)
     else:
@@ -92,7 +92,7 @@ def _able(run: Run, wanted: Suggestion) -> Suggestion | None:
     return None
 
 
-def _of_failure(run: Run, values: dict[str, Any]) -> Iterator[Suggestion]:
+def _of_failure(run: Run, values: dict[str, Any], loss: Curve) -> Iterator[Suggestion]:
     error = run.error or ""
     if _MEMORY.search(error) and values[_BATCH] > 1:
         whole = values[_BATCH] * values[_ACCUMULATION]
@@ -103,7 +103,11 @@ def _of_failure(run: Run, values: dict[str, Any]) -> Iterator[Suggestion]:
         told = f"it ran out of memory: a batch of {batch} and {whole // batch} of them a step need less"
         yield Suggestion(changes, run.checkpoint is not None, None, told)
     elif _DIVERGED.search(error):
-        yield _calmer(run, values, "it diverged", run.checkpoint is not None)
+        if (lowest := _rises_since(loss)) is None:
+            yield _calmer(run, values, "it diverged", run.checkpoint is not None)
+        else:  # what was saved last is spoiled already
+            step = _checkpoint_near(run, lowest, loss[-1][0])
+            yield _calmer(run, values, "it diverged", step is not None, step)
 
 
 def _calmer(run: Run, values: dict[str, Any], what: str, warm: bool, from_step: int | None = None) -> Suggestion:
@@ -131,9 +135,8 @@ def _checkpoint_near(run: Run, step: int, now: int) -> int | None:
 
 def _of_losses(run: Run, values: dict[str, Any], curves: dict[str, Curve]) -> Iterator[Suggestion]:
     loss, evals = curves.get("loss", []), curves.get("eval_loss", [])
-    windows = _windows([value for _, value in loss])
-    if windows and _rising(loss, windows):
-        lowest = loss[-(len(loss) // 8) * (8 - windows.index(min(windows)))][0]
+    windows = _windows(loss)
+    if (lowest := _rises_since(loss)) is not None:
         step = _checkpoint_near(run, lowest, loss[-1][0])
         yield _calmer(run, values, f"its loss rises since about step {lowest}", step is not None, step)
     elif windows and _swinging(loss, windows):
@@ -144,10 +147,11 @@ def _of_losses(run: Run, values: dict[str, Any], curves: dict[str, Curve]) -> It
         yield from _more_room(run, values)
 
 
-def _windows(values: list[float]) -> list[float]:
+def _windows(curve: Curve) -> list[float]:
     """The medians of eight equal parts; none where they are too few points to tell anything."""
-    size = len(values) // 8
-    return [median(values[len(values) - size * n :][:size]) for n in range(8, 0, -1)] if size >= 3 else []
+    size = len(curve) // 8
+    parts = [curve[len(curve) - size * n :][:size] for n in range(8, 0, -1)]
+    return [median(value for _, value in part) for part in parts] if size >= 3 else []
 
 
 def _late_quarters(windows: list[float]) -> tuple[float, float]:
@@ -158,11 +162,14 @@ def _jump(curve: Curve) -> float:
     return median(abs(after - before) for (_, before), (_, after) in zip(curve, curve[1:], strict=False))
 
 
-def _rising(loss: Curve, windows: list[float]) -> bool:
-    lowest = min(windows)
-    by_chance = 8 * _jump(loss) / sqrt(len(loss) // 8)
-    rise = max((windows[0] - lowest) / 2, abs(lowest) / 10, by_chance)
-    return min(windows[-2:]) > lowest + rise
+def _rises_since(loss: Curve) -> int | None:
+    """About the step since which the loss rises; None where it does not."""
+    windows = _windows(loss)
+    if not windows:
+        return None
+    lowest, size = min(windows), len(loss) // 8
+    rise = max((windows[0] - lowest) / 2, abs(lowest) / 10, 8 * _jump(loss) / sqrt(size))
+    return loss[-size * (8 - windows.index(lowest))][0] if min(windows[-2:]) > lowest + rise else None
 
 
 def _swinging(loss: Curve, windows: list[float]) -> bool:

@@ -14,17 +14,16 @@ from rftui.runs import Run, short
 MOST = 64
 """Clones of one sweep: more are rather a slip of the keys than a wish."""
 
-_SEPARATORS = {"list": ";", "text": ""}  # the others are separated by commas
+SEPARATORS = {"list": ";", "text": ";"}
+"""Kind of knob -> what stands between several values, a comma where it is not here: these hold commas themselves."""
 
 
 def values(field: Field, text: str) -> list[Any]:
-    """The values that a user typed for `field`, each once: "1e-4,2e-4" are two.
+    """The values that a user typed for `field`, each once: "1e-4,2e-4" are two, as are "all-linear; q_proj,v_proj".
 
-    Lists are separated by ";", since their own parts are by commas; a text is one value, whatever it holds. Raises
-    Fault, one line that names the value, where one is none.
+    Raises Fault, one line that names the value, where one is none.
     """
-    separator = _SEPARATORS.get(field.kind, ",")
-    parts = [part for part in text.split(separator) if part.strip()] if separator else []
+    parts = [part for part in text.split(SEPARATORS.get(field.kind, ",")) if part.strip()]
     found: list[Any] = []
     for part in parts or [text]:
         value = parse(field, part)

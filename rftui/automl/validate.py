@@ -107,7 +107,9 @@ def clone_faults(
             faults[name] = reason
     if faults:
         return faults
-    before = DEFAULTS | {name: field.default for name, field in by_name.items()} | flatten(parent.config)
+    before = (
+        DEFAULTS | {name: field.default for name, field in by_name.items()} | flatten(parent.config, whole=by_name)
+    )
     after = before | changes
     changed = {name: value for name, value in changes.items() if value != before.get(name)}
     if not warm and not changed:

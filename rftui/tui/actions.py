@@ -28,8 +28,11 @@ class Action:
 ACTIONS = (
     Action("op('stop')", "s", "s", "Stop the run at its next step", "Runs", "Stop", "stop", True),
     Action("op('resume')", "r", "r", "Resume a stopped run from its exact step", "Runs", "Resume", "resume", True),
-    Action("op('clone')", "c", "c", "Clone-Modify: a new run with changed knobs", "Runs", "Clone", "clone", True),
+    Action("clone", "c", "c", "Clone-Modify: new runs with changed knobs", "Runs", "Clone", "clone", True),
     Action("op('delete')", "d", "d", "Delete the run, after a question", "Runs", "Delete", "delete", True),
+    Action("undo", "u", "u", "Bring back what was deleted last", "Runs", acts=True),
+    Action("promote", "p", "p", "The best runs, or the marked ones, on another base model", "Runs", acts=True),
+    Action("suggest", "exclamation_mark", "!", "Clone the run as its suggestion says", "Runs", acts=True),
     Action("mark", "space", "space", "Mark the run; ops and the plot take the marked runs", "Runs", "Mark"),
     Action("clear", "escape", "esc", "Clear the marks and the filter", "Runs"),
     Action("detail", "enter", "enter", "Everything about the run", "Runs", "Open"),

@@ -26,6 +26,7 @@ from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
 from rftui.tui.attached import Attached, Reopen
 from rftui.tui.board import Board, Change, clean
+from rftui.tui.clones import Clones
 from rftui.tui.keys import Entry, KeysInOrder
 from rftui.tui.ops import Ops
 from rftui.tui.plain import AsciiFilter
@@ -65,6 +66,7 @@ class RftuiApp(KeysInOrder):
         self.board = Board()
         self.attached = Attached(self, launch, None if readonly else reopen)
         self.ops = Ops(self, readonly=readonly, ascii=ascii)
+        self.clones = Clones(self, self.ops, ascii=ascii)
         self._readonly = readonly
         self._ascii = ascii
         self._change = Change()
@@ -193,16 +195,33 @@ class RftuiApp(KeysInOrder):
     def _draw(self) -> None:
         self._plot.draw(self._metric, self.table.cursor)
 
+    def show_asked(self, runs: set[int]) -> None:
+        """Something was asked of these runs, or is asked no more."""
+        if self.board.arrange():
+            self.table.rearrange()
+        else:
+            self.table.refresh_runs(runs)
+
     def say(self, text: str, refused: bool = False) -> None:
         """On the message line: an op's answer, or why a key is refused."""
         mark = ("!" if refused else "+") if self._ascii else ("✗" if refused else "✔")
         self._lines["message"].show(Text(f" {mark} {clean(text)}", style="bold red" if refused else "green"))
 
     def on_run_table_cursor_moved(self) -> None:
+        """Say what failed, or goes wrong, and what is suggested."""
         run = self.run_at_cursor
         self._paint_lines()
-        if run and run.error:
-            self.say(f"run {run.id} {run.name} failed: {run.error}", True)
+        if run is None:
+            return
+        suggested = self.board.suggestion(run)
+        failed = f"run {run.id} {run.name} failed: {run.error}" if run.error else ""
+        if failed and suggested and len(failed) + len(suggested.reason) > self._room.width - 8:
+            failed = f"run {run.id} failed"  # the suggestion tells of what, too
+        if failed:
+            self.say(f"{failed}; ! {suggested.reason}" if suggested else failed, True)
+        elif suggested:
+            text = f" ! run {run.id} {clean(run.name)}: {suggested.reason}"
+            self._lines["message"].show(Text(text, style="bold yellow"))
 
     def on_resize(self, event: events.Resize) -> None:
         self._room = event.size  # `size` is still the old one
@@ -213,6 +232,18 @@ class RftuiApp(KeysInOrder):
 
     def action_op(self, op: str) -> None:
         self.ops.press(op)
+
+    def action_undo(self) -> None:
+        self.ops.undo()
+
+    def action_clone(self) -> None:
+        self.clones.clone()
+
+    def action_promote(self) -> None:
+        self.clones.promote()
+
+    def action_suggest(self) -> None:
+        self.clones.suggest()
 
     def action_quit(self) -> None:  # type: ignore[override]
         self.ops.quit()
@@ -274,8 +305,8 @@ class RftuiApp(KeysInOrder):
 
     def action_detail(self) -> None:
         if run := self.run_at_cursor:
-            parent = self.board.runs.get(run.parent or 0)
-            self.push_screen(DetailScreen(run, parent, log_tail(self.board.experiment, run), ascii=self._ascii))
+            tail = log_tail(self.board.experiment, run)
+            self.push_screen(DetailScreen(run, self.board.runs, tail, ascii=self._ascii))
 
     def action_log(self) -> None:
         if run := self.run_at_cursor:

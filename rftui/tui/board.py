@@ -10,12 +10,17 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rftui.automl.suggest import Suggestion, suggestion
 from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
 from rftui.paths import ExperimentDir, how_to_open
-from rftui.runs import DELETED, QUEUED, Run, short
+from rftui.runs import DELETED, QUEUED, Run, flatten, short
+from rftui.tui.lineage import Branch, tree
 
 POINTS = 512
 _EVENTS = 500
+
+COMING_BACK = "coming back"
+"""What a deleted run is doing while its undo is asked for."""
 
 Curve = list[tuple[int, float]]
 
@@ -58,8 +63,10 @@ class Board:
         self.sort: str | None = None
         self.descending = False
         self.shown: list[int] = []
-        self.depth: dict[int, int] = {}
+        self.branches: dict[int, Branch] = {}
         self.knobs: list[str] = []
+        self._deleted: list[int] = []
+        self._suggested: dict[int, tuple[object, Suggestion | None]] = {}
 
     # ------------------------------------------------------------ in
 
@@ -71,9 +78,10 @@ class Board:
         self.events = snapshot.events
         self.devices = {device.name: device for device in snapshot.devices}
         self.schema = snapshot.schema
+        self._deleted = [number for number in self._deleted if number in self.runs]
         for run in snapshot.runs:
             self._settle(run)
-        self._arrange()
+        self.arrange()
         return Change(set(self.runs), set(self.runs), True, True, True, True)
 
     def apply(self, update: Update) -> Change:
@@ -102,19 +110,19 @@ class Board:
         self.schema = update.schema or self.schema
         after = {number: (run.state == DELETED, run.knobs) for number, run in self.runs.items()}
         if before != after or self.sort or self.filter:
-            change.layout = self._arrange()
+            change.layout = self.arrange()
         return change
 
     # ------------------------------------------------------------ what is shown
 
     def set_filter(self, text: str) -> None:
         self.filter = text
-        self._arrange()
+        self.arrange()
 
     def sort_by(self, key: str | None, *, descending: bool = False) -> None:
         """Order the rows by a metric ("loss", "eval_loss"), or by lineage (None); those without it are the last."""
         self.sort, self.descending = key, descending
-        self._arrange()
+        self.arrange()
 
     def targets(self, cursor: int | None) -> list[Run]:
         """The runs that an op acts on: the marked ones, else the one under the cursor."""
@@ -160,33 +168,47 @@ class Board:
         """The runs that are not deleted."""
         return [run for run in self.runs.values() if run.state != DELETED]
 
+    @property
+    def deleted(self) -> list[int]:
+        """The runs that are deleted or asked to be, the newest last."""
+        return [*self._deleted, *(number for number, (doing, _) in self.asked.items() if doing == "deleting")]
+
+    def suggestion(self, run: Run) -> Suggestion | None:
+        """What to try instead of a run; nothing where it was tried. Found anew when it failed, or came further."""
+        curves = self.curves.get(run.id, {})
+        children = sum(other.parent == run.id for other in self.runs.values())
+        seen = (run.state, run.chunk, run.checkpoints, 32 * run.step // max(1, run.total_steps), children)
+        if self._suggested.get(run.id, (None, None))[0] != seen:
+            found = suggestion(run, curves)
+            clones = (flatten(other.config) for other in self.runs.values() if other.parent == run.id)
+            tried = found and any(clone | found.changes == clone for clone in clones)
+            self._suggested[run.id] = seen, None if tried else found
+        return self._suggested[run.id][1]
+
     def _settle(self, run: Run) -> None:
         """An op that was asked for has been seen to work."""
         if self.asked.get(run.id, ("", run.state))[1] != run.state:
             del self.asked[run.id]
+        if run.state != DELETED and run.id in self._deleted:
+            self._deleted.remove(run.id)
+        elif run.state == DELETED and run.id not in self._deleted:
+            self._deleted.append(run.id)
 
-    def _arrange(self) -> bool:
+    def arrange(self) -> bool:
         """Order the rows anew; whether anything about them changed."""
         before = (self.shown, self.knobs)
         alive = {run.id: run for run in self.alive}
         self.marked &= set(alive)
-        self.depth = {}
-        if self.sort:
-            order = sorted(alive, key=lambda number: (*self._rank(number, self.sort or ""), number))
-        else:
-            order = []
-            children: dict[int, list[int]] = {}
-            for number, run in alive.items():
-                root = run.parent if run.parent in alive else 0
-                children.setdefault(root or 0, []).append(number)
-            pending = [(number, 0) for number in reversed(children.get(0, []))]
-            while pending:
-                number, depth = pending.pop()
-                order.append(number)
-                self.depth[number] = depth
-                pending += [(child, depth + 1) for child in reversed(children.get(number, []))]
+        back = {number for number, (doing, _) in self.asked.items() if doing == COMING_BACK}
+        there = alive | {number: self.runs[number] for number in back}
         wanted = self.filter.lower()
-        self.shown = [n for n in order if wanted in f"{n} {alive[n].name} {alive[n].state}".lower()]
+        found = {n for n, run in there.items() if wanted in f"{n} {run.name} {run.state}".lower()}
+        if self.sort:
+            self.shown = sorted(found, key=lambda number: (*self._rank(number, self.sort or ""), number))
+            self.branches = {}
+        else:
+            self.branches = tree(self.runs, found)
+            self.shown = list(self.branches)
         self.knobs = _varying(list(alive.values()))
         return before != (self.shown, self.knobs)
 

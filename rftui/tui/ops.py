@@ -10,18 +10,17 @@ from rftui.faults import DONE, FAILED, INTERRUPTED
 from rftui.launching import Launch
 from rftui.link import LinkLost
 from rftui.messages import Command, Reply
+from rftui.runs import DELETED, Run, why_not
 from rftui.runs import FAILED as RUN_FAILED
-from rftui.runs import Run
-from rftui.tui.actions import ACTIONS, refusal
-from rftui.tui.board import clean, summary
-from rftui.tui.screens.clone import CloneRequest, CloneScreen
+from rftui.tui.actions import ACTIONS, READONLY, refusal
+from rftui.tui.board import COMING_BACK, clean, summary
 from rftui.tui.screens.confirm import ConfirmScreen
 from rftui.tui.screens.quit import QuitScreen
 
 if TYPE_CHECKING:
     from rftui.tui.app import RftuiApp
 
-_DOING = {"stop": "stopping", "resume": "resuming", "delete": "deleting"}
+_DOING = {"stop": "stopping", "resume": "resuming", "delete": "deleting", "undo": COMING_BACK}
 
 
 class Ops:
@@ -41,20 +40,15 @@ class Ops:
         self._attached = app.attached
         self._sent: dict[str, tuple[Command, Run]] = {}
         self._late: list[tuple[Command, Run]] = []  # for the scheduler that is coming up
+        self._together: list[set[int]] = []  # runs that were deleted at once
 
     def press(self, op: str) -> None:
-        """Clone the run under the cursor; stop, resume or delete the marked runs, else that one."""
-        run = self._app.run_at_cursor
-        targets = self._board.targets(self._app.table.cursor) if op != "clone" else [run] if run else []
-        runs, left_out = self._allowed(op, targets)
-        if not runs:
-            return
-        if op == "clone":
-            self._clone(runs[0])
-        elif op == "delete":
+        """Stop, resume or delete the marked runs, else the one under the cursor."""
+        runs, left_out = self.allowed(op, self._board.targets(self._app.table.cursor))
+        if runs and op == "delete":
             self._delete(runs, left_out)
-        else:
-            self._ask(op, runs, left_out)
+        elif runs:
+            self.ask(op, runs, left_out)
 
     def _delete(self, runs: list[Run], left_out: str) -> None:
         named = ", ".join(f"{run.id} {clean(run.name)}" for run in runs)
@@ -63,24 +57,34 @@ class Ops:
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._ask("delete", runs, left_out)
+                self._together.append({run.id for run in runs})
+                self.ask("delete", runs, left_out)
 
         self._app.push_screen(ConfirmScreen(f"Delete run {named}?", stopped + kept, ascii=self._ascii), answered)
 
-    def _clone(self, run: Run) -> None:
-        fields = self._board.schema.get(run.algo, [])
-        if not fields:
-            self._app.say("clone is refused: the first worker is still starting and has not named the knobs", True)
-            return
+    def undo(self) -> None:
+        """Bring back what was deleted last: all of it where several were deleted at once."""
+        coming = [run for run, (doing, _) in self._board.asked.items() if doing == _DOING["undo"]]
+        deleted = self._board.deleted
+        if self._attached.lost and not self.can_reopen:
+            self._app.say("undo is refused: the scheduler has ended", True)
+        elif self._readonly:
+            self._app.say(f"undo is refused: {READONLY}", True)
+        elif coming:
+            self._app.say(f"undo is refused: run {coming[0]} is coming back already", True)
+        elif not deleted:
+            self._app.say("undo is refused: no run was deleted", True)
+        else:
+            last = self._board.runs[deleted[-1]]
+            together = next((runs for runs in reversed(self._together) if last.id in runs), {last.id})
+            runs = [self._board.runs[number] for number in deleted if number in together]
+            if all(map(self._gone, runs)):
+                self._app.say(f"run {last.id} {last.name}: undo is refused, {self._gone(last)}", True)
+            self.ask("undo", [run for run in runs if not self._gone(run)])
 
-        def answered(request: CloneRequest | None) -> None:
-            if request is None:
-                return
-            self._send(Command(uuid.uuid4().hex, "clone", run.id, request.changes, request.warm, request.name), run)
-            if request.stop_parent:
-                self._ask("stop", [run])
-
-        self._app.push_screen(CloneScreen(run, self._board.alive, fields, ascii=self._ascii), answered)
+    def _gone(self, run: Run) -> str | None:
+        """Why a deleted run cannot come back; one that is being deleted can."""
+        return why_not(run, "undo") if run.state == DELETED else None
 
     def replied(self, reply: Reply) -> None:
         if reply.command not in self._sent:
@@ -91,7 +95,7 @@ class Ops:
         _, run = self._sent.pop(reply.command)
         if not reply.ok and run.id in self._board.asked:
             del self._board.asked[run.id]
-            self._app.table.refresh_runs({run.id})
+            self._app.show_asked({run.id})
         self._app.say(reply.text, not reply.ok)
 
     # ------------------------------------------------------------ the next scheduler
@@ -119,13 +123,13 @@ class Ops:
             if command.op == "clone" and not self._board.schema:
                 self._late.append((command, run))
             else:
-                self._send(command, run)
+                self.send(command, run)
 
     def forget(self) -> None:
         """Nothing that was asked will be done."""
         asked, self._board.asked = set(self._board.asked), {}
         self._sent, self._late = {}, []
-        self._app.table.refresh_runs(asked)
+        self._app.show_asked(asked)
 
     def _reopen(self) -> None:
         assert self._board.experiment
@@ -199,35 +203,35 @@ class Ops:
 
     # ------------------------------------------------------------ asking
 
-    def _allowed(self, op: str, runs: list[Run]) -> tuple[list[Run], str]:
+    def allowed(self, op: str, runs: list[Run]) -> tuple[list[Run], str]:
         """Those of `runs` that the op may be asked of, and why the others are left out, which is said."""
         if self._attached.lost and not self.can_reopen:
             self._app.say(f"{op} is refused: the scheduler has ended", True)
             return [], ""
         if not runs:
-            self._app.say(f"{op} is refused: {self._reason(op, None)}", True)
-        reasons = [(run, reason) for run in runs if (reason := self._reason(op, run))]
+            self._app.say(f"{op} is refused: {self.reason(op, None)}", True)
+        reasons = [(run, reason) for run in runs if (reason := self.reason(op, run))]
         refused = [f"run {run.id} {run.name}: {op} is refused, {reason}" for run, reason in reasons]
         left_out = f"{refused[0]} (and {len(refused) - 1} more)" if len(refused) > 1 else "".join(refused)
         if left_out:
             self._app.say(left_out, True)
         return [run for run in runs if run not in [other for other, _ in reasons]], left_out
 
-    def _reason(self, op: str, run: Run | None) -> str | None:
+    def reason(self, op: str, run: Run | None) -> str | None:
         action = next(action for action in ACTIONS if action.op == op)
         reason = refusal(action, run, readonly=self._readonly)
         doing = self._board.asked[run.id][0] if run and run.id in self._board.asked else ""
         return f"it is already {doing}" if not reason and doing in (_DOING.get(op), "deleting") else reason
 
-    def _ask(self, op: str, runs: list[Run], left_out: str = "") -> None:
+    def ask(self, op: str, runs: list[Run], left_out: str = "") -> None:
         for run in runs:
-            self._board.asked[run.id] = (_DOING[op], run.state)
-            self._send(Command(uuid.uuid4().hex, op, run.id), run)
-        self._app.table.refresh_runs({run.id for run in runs})
+            self._board.asked[run.id] = (_DOING[op], DELETED if op == "undo" else run.state)
+            self.send(Command(uuid.uuid4().hex, op, run.id), run)
+        self._app.show_asked({run.id for run in runs})
         if runs and left_out:
             self._app.say(f"{op} asked for; but {left_out}", True)
 
-    def _send(self, command: Command, run: Run) -> None:
+    def send(self, command: Command, run: Run) -> None:
         """Ask the scheduler, or the next one where this one has ended."""
         self._app.say(f"run {run.id} {run.name}: {command.op} asked for")
         viewer = self._attached.viewer

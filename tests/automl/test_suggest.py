@@ -79,6 +79,14 @@ def test_a_diverged_run_gets_a_lower_learning_rate():
     assert low.changes == {ACCUM: 2} and "low learning rate" in low.reason
 
 
+def test_a_diverged_run_starts_before_its_loss_rose():
+    curves = {"loss": curve([*falling(30), *(1.3 + 0.1 * n for n in range(20))])}
+    failed = run(FAILED, error=DIVERGED, step=250, checkpoint="c", checkpoints=[225, 250])
+    assert not suggestion(failed, curves).warm, "those weights are spoiled"
+    failed.checkpoints = [125, 250]
+    assert suggestion(failed, curves).from_step == 125
+
+
 @pytest.mark.parametrize("error", ["reward function f returned nan for completion 3", "KeyError: 'text'", None])
 def test_other_failures_are_not_guessed_at(error):
     rising = {"loss": curve([*falling(), *(3.0 + n for n in range(20))])}

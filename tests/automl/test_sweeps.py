@@ -28,7 +28,7 @@ SCHED, PACKING = "training_args.lr_scheduler_type", "training_args.packing"
         ("peft_config.init_lora_weights", "true,gaussian", [True, "gaussian"]),
         (TARGETS, "q_proj,v_proj", [["q_proj", "v_proj"]]),
         (TARGETS, "q_proj,v_proj; all-linear", [["q_proj", "v_proj"], "all-linear"]),
-        ("model_name", "a,b;c", ["a,b;c"]),
+        ("model_name", "a,b; c", ["a,b", "c"]),
     ],
 )
 def test_values(name, text, found):

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from fakes import FIELDS, FakeLaunch, FakeViewer, made
 
-from rftui.automl.validate import clone_faults, sentence
+from rftui.automl.sweeps import combinations, sweep_faults
+from rftui.automl.validate import sentence
 from rftui.messages import Command, Device, Event, ExperimentInfo, Reply, Snapshot, Update
 from rftui.runs import Run, changed, why_not
 from rftui.tui import app
@@ -60,20 +61,33 @@ class Imagined(FakeViewer):
             if reason := why_not(run, command.op):
                 text = f"run {run.id} {run.name}: {command.op} is refused, {reason}"
                 return self.give(Reply(command.id, False, text))
-            text = f"run {run.id} {run.name}: {command.op} done"
             if command.op == "clone":
-                if faults := clone_faults(run, command.changes, command.warm, FIELDS):
-                    return self.give(Reply(command.id, False, sentence(faults)))
-                number = max(self.runs) + 1
-                clone = Run(number, command.name or f"{run.name}.{number}", chunks=_CHUNKS, total_steps=_STEPS)
-                clone.parent, clone.warm, clone.start_step = run.id, command.warm, run.step
-                clone.config, clone.knobs = changed(run.config, command.changes), run.knobs | command.changes
-                self.runs[number] = clone
-                run = clone
-                text = f"run {number} {clone.name} cloned from {command.run}"
-            run.state = {"stop": "stopping", "resume": "queued", "delete": "deleted"}.get(command.op, run.state)
+                return self._clone(command, run)
+            text = f"run {run.id} {run.name}: {command.op} done"
+            if command.op == "delete":
+                run.before = "stopped" if run.active else run.state
+            states = {"stop": "stopping", "resume": "queued", "delete": "deleted", "undo": run.before}
+            run.state = states[command.op]
             self._tell(Update(0, [run], events=[self._event(f"{text} (by key)", run.id)]))
             self.give(Reply(command.id, True, text))
+
+    def _clone(self, command: Command, run: Run) -> None:
+        start = {"carry_on": command.carry_on, "from_step": command.from_step}
+        faults = sweep_faults(run, command.changes, command.sweep, command.warm, FIELDS, **start)
+        if faults:
+            return self.give(Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}"))
+        clones = []
+        for changes in combinations(command.changes, command.sweep):
+            number = max(self.runs) + 1
+            clone = Run(number, command.name or f"{run.name}.{number}", chunks=_CHUNKS, total_steps=_STEPS)
+            clone.parent, clone.warm = run.id, command.warm
+            clone.start_step = (command.from_step or run.step) if command.warm else 0
+            clone.config, clone.knobs = changed(run.config, changes), run.knobs | changes
+            self.runs[number] = clone
+            clones.append(clone)
+        text = f"{len(clones)} clones of run {run.id}: {', '.join(str(clone.id) for clone in clones)}"
+        self._tell(Update(0, clones, events=[self._event(f"{text} (by key)", run.id)]))
+        self.give(Reply(command.id, True, text, clones[0].id, runs=[clone.id for clone in clones]))
 
     def _train(self) -> None:
         while True:
@@ -107,11 +121,17 @@ class Imagined(FakeViewer):
             points = {"loss": loss, "learning_rate": lr * (1 - run.step / _STEPS)}
             if run.step * _CHUNKS // _STEPS > run.chunk:
                 run.chunk += 1
+                run.checkpoints = [*run.checkpoints, run.step][-2:]
+                run.checkpoint = f"checkpoint-{run.step}"
                 points["eval_loss"] = loss + 0.05
                 text = f"run {run.id} ended chunk {run.chunk}/{_CHUNKS}: eval_loss {loss:.4g}"
                 update.events.append(self._event(text, run.id))
             if lr >= 1e-3 and run.step >= 300:
-                run.state, run.error, run.device = "failed", "the loss is nan at step 300", None
+                run.state, run.error, run.device = (
+                    "failed",
+                    "diverged at step 300: its loss is nan; clone it with a lower learning rate",
+                    None,
+                )
                 update.events.append(self._event(f"run {run.id} failed", run.id, "error"))
             elif run.step >= _STEPS:
                 run.state, run.device = "done", None

@@ -24,6 +24,12 @@ FIELDS = [
     Field("peft_config.lora_alpha", "int", 8, help="Lora alpha."),
     Field("peft_config.lora_dropout", "float", 0.0, help="Lora dropout."),
     Field("peft_config.target_modules", "list", None, optional=True, help="Modules that get an adapter."),
+    Field("training_args.weight_decay", "float", 0.0, help="Weight decay coefficient applied by the optimizer."),
+    Field("training_args.adam_beta1", "float", 0.9, help="The exponential decay rate for the first moment estimates."),
+    Field("training_args.adam_beta2", "float", 0.999, help="The exponential decay rate of the second moments."),
+    Field("training_args.optim", "choice", "adamw", ["adamw", "sgd", "adafactor"], help="The optimizer to use."),
+    Field("training_args.lr_scheduler_kwargs", "text", None, optional=True, help="Additional scheduler parameters."),
+    Field("model_name", "text", help="A directory, or a name on the Hugging Face hub."),
 ]
 
 

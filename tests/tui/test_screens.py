@@ -12,11 +12,12 @@ from fakes import FIELDS, made
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from rftui.messages import Field
 from rftui.runs import HIDDEN, Run, changed
-from rftui.tui.screens.clone import CloneRequest, CloneScreen, Pick, shown
+from rftui.tui.screens.clone import CloneRequest, CloneScreen
+from rftui.tui.screens.clone_fields import Choice, shown
 from rftui.tui.screens.confirm import ConfirmScreen
 from rftui.tui.screens.detail import DetailScreen
 from rftui.tui.screens.help import HelpScreen
@@ -58,14 +59,14 @@ def form(
     return CloneScreen(parent, runs or [parent], fields, ascii=ascii)
 
 
-def box(app: Over, name: str) -> Input | Pick:
-    """The box of the knob, found by the label beside it."""
+def knobs(app: Over) -> dict[str, Any]:
     screen = app.screen
     assert isinstance(screen, CloneScreen)
-    number = next(n for n, field in enumerate(screen._fields) if field.name == name)
-    found = screen.query_one(f"#field-{number}")
-    assert isinstance(found, (Input, Pick))
-    return found
+    return screen._knobs
+
+
+def box(app: Over, name: str) -> Input | Choice:
+    return knobs(app)[name].box
 
 
 async def write(app: Over, pilot: Pilot[None], name: str, text: str) -> None:
@@ -89,8 +90,11 @@ def flat(app: Over) -> str:
 
 def under(app: Over, name: str) -> str:
     """The fault that is shown under a knob's field."""
-    fault = app.screen.query_one(f"#{(box(app, name).id or '').replace('field', 'fault')}", Static)
-    return str(fault.content) if fault.display else ""
+    return knobs(app)[name].fault
+
+
+def request(changes: dict[str, Any], warm: bool = True, **more: Any) -> CloneRequest:
+    return CloneRequest(changes, warm, **({"parents": [7]} | more))
 
 
 # ---------------------------------------------------------------- the form
@@ -103,7 +107,7 @@ async def test_a_warm_clone_changes_one_knob() -> None:
         assert "changes vs 7: lr 2e-4 -> 4e-4, warm from step 100" in visible(app)
         assert "was 2e-4" in visible(app)
         await pilot.press("ctrl+s")
-    assert app.answer == CloneRequest({LR: 4e-4}, True, None, False)
+    assert app.answer == request({LR: 4e-4}, True)
 
 
 async def test_a_cold_clone_with_a_name_that_stops_its_parent() -> None:
@@ -117,13 +121,13 @@ async def test_a_cold_clone_with_a_name_that_stops_its_parent() -> None:
         await pilot.pause()
         assert under(app, R) == ""
         await pilot.press("ctrl+t")
-    assert app.answer == CloneRequest({R: 8}, False, "mine", True)
+    assert app.answer == request({R: 8}, False, name="mine", stop_parents=True)
 
 
 async def test_a_warm_clone_needs_no_change() -> None:
     async with shown_over(form(made(7))) as (app, pilot):
         await pilot.press("ctrl+s")
-    assert app.answer == CloneRequest({}, True, None, False)
+    assert app.answer == request({}, True)
 
 
 async def test_cold_without_a_change_is_refused() -> None:
@@ -146,7 +150,7 @@ async def test_a_queued_run_is_cloned_cold_only() -> None:
         assert app.answer is OPEN
         await write(app, pilot, LR, "1e-3")
         await pilot.press("ctrl+s")
-    assert app.answer == CloneRequest({LR: 1e-3}, False, None, False)
+    assert app.answer == request({LR: 1e-3}, False)
 
 
 async def test_a_failed_run_without_a_checkpoint_is_cloned_cold_only() -> None:
@@ -167,7 +171,7 @@ async def test_a_finished_run_goes_on_warm_with_more_epochs() -> None:
         assert app.focused is box(app, EPOCHS)
         await write(app, pilot, EPOCHS, "6")
         await pilot.press("ctrl+s")
-    assert app.answer == CloneRequest({EPOCHS: 6.0}, True, None, False)
+    assert app.answer == request({EPOCHS: 6.0}, parents=[4])
 
 
 @pytest.mark.parametrize(
@@ -198,13 +202,13 @@ async def test_what_is_typed_back_is_no_change() -> None:
             await write(app, pilot, LR, text)
         assert "nothing changed yet" in visible(app)
         await pilot.press("ctrl+s")
-    assert app.answer == CloneRequest({}, True, None, False)
+    assert app.answer == request({}, True)
 
 
 async def test_choices_are_stepped_through_and_picked_from_a_list() -> None:
     async with shown_over(form(made(7))) as (app, pilot):
         field = box(app, SCHED)
-        assert isinstance(field, Pick) and field.value == "linear"
+        assert isinstance(field, Choice) and field.value == "linear"
         field.focus()
         await pilot.press("right")
         assert field.value == "cosine"
@@ -244,7 +248,7 @@ async def test_an_optional_choice_can_be_none() -> None:
         await pilot.press("left")
         app.screen.query_one("#start").focus()
         await pilot.press("right", "ctrl+s")
-    assert app.answer == CloneRequest({"training_args.packing_strategy": None}, False, None, False)
+    assert app.answer == request({"training_args.packing_strategy": None}, False)
 
 
 async def test_target_modules_are_a_list() -> None:
@@ -261,7 +265,7 @@ async def test_knobs_are_the_swept_ones_first_and_each_once() -> None:
     parent, other = made(7), made(8)
     other.knobs["training_args.seed"] = 1
     async with shown_over(form(parent, runs=[parent, other])) as (app, _):
-        names = [field.name for field in app.screen._fields]  # type: ignore[attr-defined]
+        names = list(knobs(app))
     assert names[:3] == [LR, R, "training_args.seed"]
     assert len(names) == len(set(names)) == 12
 
@@ -270,13 +274,13 @@ async def test_a_run_without_an_adapter_has_no_adapter_knobs() -> None:
     parent = made(7)
     del parent.config["peft_config"]
     async with shown_over(form(parent)) as (app, _):
-        assert not [field for field in app.screen._fields if "peft" in field.name]  # type: ignore[attr-defined]
+        assert not [name for name in knobs(app) if "peft" in name]
 
 
 async def test_a_form_without_knobs_can_start_warm() -> None:
     async with shown_over(form(made(7), fields=[])) as (app, pilot):
         await pilot.press("ctrl+s")
-    assert app.answer == CloneRequest({}, True, None, False)
+    assert app.answer == request({}, True)
 
 
 async def test_keys_move_between_fields_and_esc_cancels() -> None:
@@ -307,7 +311,15 @@ async def test_what_must_be_seen_is_seen_however_many_knobs_there_are(size: tupl
         assert "! must be a whole number" in visible(app)
         assert "A [knob]" in visible(app) and "More of it" not in visible(app)
         assert "nothing changed yet, warm from step 100 (1 error)" in flat(app)
-        for key in ("^s launch", "^t launch, stop 7", "up/down field", "left/right choice", "esc cancel"):
+        for key in (
+            "^s launch",
+            "^t and stop 7",
+            "^e YAML",
+            "^p promote",
+            "left/right pick",
+            ", several",
+            "esc cancel",
+        ):
             assert key in flat(app)
 
 
@@ -439,7 +451,7 @@ async def test_pages_scroll(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("key", ["escape", "q", "enter"])
 async def test_detail_closes(key: str) -> None:
-    async with shown_over(DetailScreen(made(1), None, [])) as (app, pilot):
+    async with shown_over(DetailScreen(made(1), {}, [])) as (app, pilot):
         await pilot.press(key)
     assert app.answer is None
 
@@ -450,13 +462,15 @@ async def test_detail_has_everything_of_a_run() -> None:
     run.config = changed(run.config, {"training_args.hub_token": "hf_abcdefgh1234", "training_args.seed": 1})
     run.checkpoint, run.final = "/runs/9/checkpoint-100", "/runs/9/final"
     tail = ["first [/b]", "\x1b[31mred\x1b[0m", *(f"line {n}" for n in range(90))]
-    async with shown_over(DetailScreen(run, parent, tail, ascii=True), (120, 200)) as (app, _):
+    async with shown_over(DetailScreen(run, {7: parent}, tail, ascii=True), (120, 200)) as (app, _):
         text = visible(app)
     for part in (
         "error: nan [/b] at step 9",
         "failed, SFT",
         "chunk 4/16, step 100/400, epoch 1.00",
-        "clone of run 7 lr=[1e-4, warm from step 60 (epoch 0.60); which is a cold clone of run 3",
+        "clone of run 7, warm from step 60 (epoch 0.60)",
+        "  7 lr=[1e-4 ",
+        "> `-9 sft-lr0.0004-r16  failed    warm @step 60: lr 2e-4 -> 4e-4, ",
         "/runs/9/checkpoint-100",
         "/runs/9/final",
         "2e-4 -> 4e-4",
@@ -470,14 +484,28 @@ async def test_detail_has_everything_of_a_run() -> None:
     assert "hf_abc" not in text and "first" not in text
 
 
+async def test_detail_shows_the_whole_family() -> None:
+    runs = {n: made(n, parent=parent) for n, parent in {1: None, 2: 1, 3: None, 4: 1, 5: 2, 6: 4, 7: 4}.items()}
+    runs[2].state, runs[4].carry_on, runs[4].warm = "deleted", True, True
+    runs[6].config = changed(runs[6].config, {R: 64, TARGETS: "all-linear"})
+    async with shown_over(DetailScreen(runs[4], runs, []), (120, 60)) as (app, _):
+        lines = [line[2:-2].rstrip() for line in visible(app).splitlines()]
+        at = lines.index("lineage")
+        tree = [" ".join(line[:8].rstrip().split(" ")) for line in lines[at + 1 : at + 7]]
+        assert tree == ["  1 sft-", "  ├ 2 sf", "  │ └ 5", "> └ 4 sf", "    ├ 6", "    └ 7"]
+        assert "deleted" in lines[at + 2] and "r 16 → 64, targets q_proj,v_proj → all-linear" in lines[at + 5]
+        assert "cold: nothing" in lines[at + 6]
+        assert "its schedule continued" in visible(app)
+
+
 async def test_detail_shows_no_codes_of_a_log() -> None:
-    async with shown_over(DetailScreen(made(1), None, ["\x1b[2J\x1b[31mred [/b]\x1b[0m"]), (80, 60)) as (app, _):
+    async with shown_over(DetailScreen(made(1), {}, ["\x1b[2J\x1b[31mred [/b]\x1b[0m"]), (80, 60)) as (app, _):
         assert "red [/b]" in visible(app) and "\x1b" not in visible(app)
 
 
 async def test_detail_is_brought_up_to_date_where_it_is_scrolled_to() -> None:
     run = made(1)
-    async with shown_over(DetailScreen(run, None, ["old"] * 60, ascii=True)) as (app, pilot):
+    async with shown_over(DetailScreen(run, {}, ["old"] * 60, ascii=True)) as (app, pilot):
         await pilot.press("j", "j")
         await pilot.pause()
         screen = app.screen

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Input, Select, Static
+from textual.widgets import Input, Static
 
-from rftui.automl.validate import clone_faults, parse
+from rftui.automl.ranges import USUAL, USUAL_OF
+from rftui.automl.suggest import Suggestion
+from rftui.automl.sweeps import sweep_faults
+from rftui.automl.validate import clone_faults, sentence
 from rftui.faults import Fault
 from rftui.messages import Field
-from rftui.runs import Run, flatten, short
+from rftui.runs import Run, flatten, redact, short
 from rftui.tui.board import clean
-from rftui.tui.keys import Entry
+from rftui.tui.editor import edit
+from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, first_sentence, shown, tell, typed
+from rftui.tui.screens.clone_start import Start
+from rftui.tui.screens.clone_yaml import from_yaml, to_yaml
 
 _ALWAYS = (
     "training_args.learning_rate",
@@ -36,158 +43,135 @@ _ALWAYS = (
     "peft_config.lora_dropout",
     "peft_config.target_modules",
 )
+_MODEL = "model_name"
 
 
 @dataclass
 class CloneRequest:
-    """`changes`: dotted knob -> new value; `stop_parent`: stop the parent as the clone is launched."""
+    """`changes`: dotted knob -> new value, `sweep`: dotted knob -> several of them; `parents`: the runs to clone;
+    `stop_parents`: stop them as the clones are launched."""
 
     changes: dict[str, Any]
-    warm: bool
-    name: str | None
-    stop_parent: bool
-
-
-class Box(Entry):
-    """A value to type; enter goes on to the next field."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "app.focus_next")]
-
-
-class Pick(Select[str], inherit_bindings=False):
-    """A choice on one line: left and right step through it, enter or space opens it; up and down leave the field."""
-
-    DEFAULT_CSS = """
-    Pick { width: 1fr; height: 1; }
-    Pick > SelectCurrent.-has-value Static#label { color: ansi_default; }
-    Pick:focus #label { text-style: reverse; }
-    Pick > SelectOverlay { color: ansi_default; background: ansi_default; }
-    Pick > SelectOverlay:focus > .option-list--option-highlighted { text-style: bold underline; }
-    Pick.-ascii .arrow { display: none; }
-    Pick.-ascii > SelectOverlay { border: ascii ansi_cyan; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "show_overlay"),
-        Binding("left", "step(-1)"),
-        Binding("right", "step(1)"),
-    ]
-
-    def __init__(self, choices: dict[str, str], value: str, *, id: str, ascii: bool) -> None:
-        """`choices`: value -> what is shown for it."""
-        options = [(Text(shown), choice) for choice, shown in choices.items()]
-        super().__init__(options, value=value, allow_blank=False, compact=True, id=id)
-        self._choices = list(choices)
-        self.set_class(ascii, "-ascii")
-
-    def action_step(self, by: int) -> None:
-        self.value = self._choices[(self._choices.index(str(self.value)) + by) % len(self._choices)]
+    warm: bool = False
+    name: str | None = None
+    sweep: dict[str, list[Any]] = field(default_factory=dict)
+    from_step: int | None = None
+    carry_on: bool = False
+    parents: list[int] = field(default_factory=list)
+    stop_parents: bool = False
 
 
 class CloneScreen(ModalScreen[CloneRequest | None]):
-    """`runs` tell which knobs the experiment sweeps; `fields` describes all knobs."""
+    """`runs` tell which knobs the experiment sweeps; `fields` describes all knobs of the parent's algo.
+
+    `others` are runs that get the same changes, each with the fields of its algo. `suggested` is filled in.
+    """
 
     DEFAULT_CSS = """
     CloneScreen { align: center middle; }
     CloneScreen > Vertical { width: 90; max-width: 100%; height: 100%; border: round ansi_cyan; padding: 0 1; }
     CloneScreen #rows { height: 1fr; overflow-y: auto; scrollbar-size-vertical: 1; }
-    CloneScreen .knob { height: auto; }
-    CloneScreen .row { height: 1; }
-    CloneScreen .name { height: 1; padding-right: 2; text-wrap: nowrap; text-overflow: ellipsis; }
-    CloneScreen .was { width: auto; max-width: 40%; height: 1; color: ansi_yellow; text-wrap: nowrap;
-        text-overflow: ellipsis; }
     CloneScreen Input { width: 1fr; }
     CloneScreen .fault { height: auto; color: ansi_red; display: none; padding-left: 2; }
-    CloneScreen .why { height: auto; padding-left: 2; }
+    CloneScreen #suggested { height: auto; color: ansi_yellow; }
+    CloneScreen #left-out { color: ansi_yellow; display: none; }
     CloneScreen .foot { height: auto; max-height: 3; }
     CloneScreen #help { height: 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "launch(False)", priority=True),
         Binding("ctrl+t", "launch(True)", priority=True),
+        Binding("ctrl+e", "yaml", priority=True),
+        Binding("ctrl+p", "promote", priority=True),
         Binding("escape", "cancel"),
         Binding("down", "app.focus_next"),
         Binding("up", "app.focus_previous"),
     ]
 
-    def __init__(self, parent: Run, runs: list[Run], fields: list[Field], *, ascii: bool = False) -> None:
+    def __init__(
+        self,
+        parent: Run,
+        runs: list[Run],
+        fields: list[Field],
+        *,
+        others: Sequence[tuple[Run, list[Field]]] = (),
+        suggested: Suggestion | None = None,
+        ascii: bool = False,
+    ) -> None:
         super().__init__()
         self._origin = parent
-        self._described = fields
+        self._others = others
+        self._suggested = suggested
+        self._given = suggested.changes if suggested else {}
+        self._fields = fields
         self._ascii = ascii
-        config = flatten(parent.config)
-        swept = dict.fromkeys(name for run in runs for name in run.knobs)
-        described = {field.name: field for field in fields}
-        wanted = [name for name in dict.fromkeys([*swept, *_ALWAYS]) if name in described]
+        self._described = {each.name: each for each in fields}
+        self._config = flatten(redact(parent.config), whole=self._described)
         if parent.config.get("peft_config") is None:
-            wanted = [name for name in wanted if not name.startswith("peft_config.")]
-        self._fields = [described[name] for name in wanted]
-        self._before = {field.name: config.get(field.name, field.default) for field in self._fields}
-        self._indent = min(20, max(len(short(name)) for name in ["name", "start", *wanted])) + 2
-        self._cold_only = clone_faults(parent, {}, True, fields)
-        # A fault of one knob can be mended in the form: a finished parent goes on warm with more epochs.
-        self._can_warm = "" not in self._cold_only
+            self._described = {n: each for n, each in self._described.items() if not n.startswith("peft_config.")}
+        wanted = dict.fromkeys([*(name for run in runs for name in run.knobs), *_ALWAYS, *self._given])
+        self._first = [name for name in wanted if name in self._described]
+        self._indent = min(INDENT, max(len(short(name)) for name in ["more knobs", *self._first])) + 2
         self._changes: dict[str, Any] = {}
+        self._sweep: dict[str, list[Any]] = {}
         self._faults: dict[str, str] = {}
+        self._left_out: dict[int, str] = {}
+        self._draft: str | None = None  # YAML with faults, to be mended
+        self._unread: list[str] = []  # and what they are
 
     def compose(self) -> ComposeResult:
-        run = self._origin
+        run, others = self._origin, len(self._others)
+        self._knobs = {name: self._knob(name) for name in self._first}
+        self._finder = Finder(list(self._described.values()), indent=self._indent)
+        self._start = Start(
+            run,
+            clone_faults(run, {}, True, self._fields),
+            self._suggested,
+            alone=not others,
+            indent=self._indent,
+            ascii=self._ascii,
+        )
         with Vertical() as box:
-            box.border_title = Content(f"Clone-Modify run {run.id} {clean(run.name)}")
+            more = f" and {others} more marked run{'s' if others > 1 else ''}" if others else ""
+            box.border_title = Content(f"Clone-Modify run {run.id} {clean(run.name)}{more}")
             if self._ascii:
                 box.styles.border = ("ascii", "ansi_cyan")
-            # All rows, the lines below them, the border, and room for a few faults before it has to scroll.
-            box.styles.max_height = len(self._fields) + 12
             # Not a VerticalScroll, whose own up and down would scroll where they should move between the fields.
             with Vertical(id="rows"):
-                yield from self._row("name", Box(id="name", placeholder="made from the changes"))
-                for number, field in enumerate(self._fields):
-                    yield from self._knob(number, field)
-                if self._can_warm:
-                    starts = {
-                        "warm": f"warm, from run {run.id}'s weights and on from its step {run.step}",
-                        "cold": "cold, from the base model and from the beginning",
-                    }
-                    first = "cold" if self._cold_only else "warm"
-                    yield from self._row("start", Pick(starts, first, id="start", ascii=self._ascii))
-                    for name, reason in self._cold_only.items():
-                        yield Static(f"to start warm: {short(name)} {reason}", classes="why", markup=False)
-                else:
-                    yield Static(f"cold only: {self._cold_only['']}", markup=False)
+                if self._suggested:
+                    yield Static(f"suggested: {self._suggested.reason}", id="suggested", markup=False)
+                yield Row("name", Box(id="name", placeholder="made from the changes"), indent=self._indent)
+                yield from self._knobs.values()
+                yield self._finder
+                yield self._start
             yield Static("", id="whole", classes="fault foot", markup=False)
+            yield Static("", id="left-out", classes="foot", markup=False)
             yield Static("", id="diff", classes="foot", markup=False)
             yield Static("", id="help", classes="foot", markup=False)
-            keys = f"^s launch  ^t launch, stop {run.id}  up/down field  left/right choice  esc cancel"
+            stop = "them" if others else run.id
+            keys = f"^s launch  ^t and stop {stop}  ^e YAML  ^p promote  left/right pick  , several  esc cancel"
             yield Static(Text(keys, style="bold"), classes="foot", markup=False)
 
-    def _box(self, number: int, field: Field) -> Box | Pick:
-        value, name = shown(self._before[field.name]), f"field-{number}"
-        choices = ["true", "false"] if field.kind == "bool" else field.choices
-        if not choices:
-            return Box(value, id=name)
-        # The parent may have a value that is no choice; it stays until another one is picked.
-        all_choices = [*choices, *(["none"] if field.optional else []), value]
-        return Pick({choice: choice for choice in all_choices}, value, id=name, ascii=self._ascii)
-
-    def _knob(self, number: int, field: Field) -> ComposeResult:
-        with Vertical(id=f"knob-{number}", classes="knob"):
-            was = Static("", id=f"was-{number}", classes="was", markup=False)
-            yield from self._row(short(field.name), self._box(number, field), was)
-            yield Static("", id=f"fault-{number}", classes="fault", markup=False)
-
-    def _row(self, name: str, *boxes: Widget) -> ComposeResult:
-        with Horizontal(classes="row"):
-            label = Static(name, classes="name", markup=False)
-            label.styles.width = self._indent
-            yield label
-            yield from boxes
+    def _knob(self, name: str) -> Knob:
+        field = self._described[name]
+        before = self._config.get(name, field.default)
+        text = typed(field, [self._given[name]]) if name in self._given else None
+        return Knob(field, before, indent=self._indent, ascii=self._ascii, text=text)
 
     def on_mount(self) -> None:
-        self._go("#field-0" if self._fields else "#name")
+        self._make_room()
+        self._go(next((knob.box for knob in self._knobs.values()), self.query_one("#name", Box)))
         self._check()
+
+    def _make_room(self) -> None:
+        """For all rows, the lines below them, the border, and a few faults and finds before it has to scroll."""
+        self.query_one("CloneScreen > Vertical").styles.max_height = len(self._knobs) + 17
 
     # ------------------------------------------------------------ what is typed
 
-    def on_input_changed(self) -> None:
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id == "more":
+            self._finder.typed()
         self._check()
 
     def on_select_changed(self) -> None:
@@ -196,124 +180,161 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     def on_descendant_focus(self) -> None:
         self._help()
 
-    @property
-    def _warm(self) -> bool:
-        return self._can_warm and self.query_one("#start", Pick).value == "warm"
-
-    def _typed(self, number: int) -> str:
-        box = self.query_one(f"#field-{number}")
-        assert isinstance(box, (Box, Pick))
-        return str(box.value).strip()
-
     def _check(self) -> None:
         """Read all fields, and show what is wrong and what would change."""
-        self._changes, self._faults = {}, {}
-        for number, field in enumerate(self._fields):
-            was = shown(self._before[field.name])
-            text = self._typed(number)
-            self.query_one(f"#was-{number}", Static).update(f" was {was}" if text != was else "")
-            if text == was:
-                continue
+        self._changes, self._sweep, self._faults, self._left_out = {}, {}, {}, {}
+        for name, knob in self._knobs.items():
             try:
-                value = parse(field, text)
+                found = knob.read()
             except Fault as fault:
-                self._faults[field.name] = str(fault).removeprefix(f"{field.name} ")
+                self._faults[name] = str(fault).removeprefix(f"{name} ")
                 continue
-            if value != self._before[field.name]:
-                self._changes[field.name] = value
+            if len(found) > 1:
+                self._sweep[name] = found
+            elif found:
+                self._changes[name] = found[0]
         if not self._faults and not self._empty:
-            self._faults = clone_faults(self._origin, self._changes, self._warm, self._described)
-        for number, field in enumerate(self._fields):
-            self._show(f"#fault-{number}", self._faults.get(field.name, ""))
-        known = {field.name for field in self._fields}
-        self._show("#whole", "; ".join(f"{n} {why}".strip() for n, why in self._faults.items() if n not in known))
+            self._faults = self._judged(self._origin, self._fields)
+            judged = {run.id: self._judged(run, fields) for run, fields in self._others}
+            self._left_out = {number: sentence(faults) for number, faults in judged.items() if faults}
+        for name, knob in self._knobs.items():
+            knob.show_fault(self._faults.get(name, ""))
+        self._show_whole()
+        left_out = "; ".join(f"run {number} is left out: {why}" for number, why in self._left_out.items())
+        tell(self.query_one("#left-out", Static), left_out)
         self.query_one("#diff", Static).update(self._diff())
-        self._reveal(self._focused_field)
+        self._start.show_schedule()
+        if (knob_here := self._knob_here) and knob_here.fault:
+            self._reveal(knob_here)
 
-    def _reveal(self, number: int | None) -> None:
+    def _judged(self, run: Run, fields: list[Field]) -> dict[str, str]:
+        warm, carry_on, from_step = self._start.warm, self._start.carry_on, self._start.from_step
+        return sweep_faults(run, self._changes, self._sweep, warm, fields, carry_on=carry_on, from_step=from_step)
+
+    def _show_whole(self, reason: str = "") -> None:
+        """What is wrong with more than one field; `reason` where nothing else is."""
+        lines = [f"{name} {why}".strip() for name, why in self._faults.items() if name not in self._knobs]
+        if self._unread:
+            lines.append(
+                f"YAML, of which nothing is taken: {'; '.join(self._unread)} (^e mends it, emptied it is gone)"
+            )
+        tell(self.query_one("#whole", Static), "; ".join(lines) or reason)
+
+    def _reveal(self, knob: Knob) -> None:
         """Scroll to a field with its fault, which may stand below the edge."""
-        if number is not None and self._fields[number].name in self._faults:
-            self.call_after_refresh(self.query_one(f"#knob-{number}").scroll_visible, animate=False)
+        self.call_after_refresh(knob.scroll_visible, animate=False)
 
-    def _go(self, field: str) -> None:
+    def _go(self, box: Widget) -> None:
         """Focus it, and select what is in it."""
-        box = self.query_one(field)
         self.set_focus(box)
         if isinstance(box, Box):
             box.action_select_all()
 
     @property
-    def _focused_field(self) -> int | None:
-        """The field with the focus, or whose choices are open."""
-        names = [node.id or "" for node in self.focused.ancestors_with_self] if self.focused else []
-        return next((int(name.removeprefix("field-")) for name in names if name.startswith("field-")), None)
+    def _knob_here(self) -> Knob | None:
+        """The knob with the focus, or whose choices are open."""
+        nodes = self.focused.ancestors_with_self if self.focused else []
+        return next((node for node in nodes if isinstance(node, Knob)), None)
 
     @property
     def _empty(self) -> bool:
         """Such a clone would repeat the run: refused, but no fault of what was typed."""
-        return not (self._changes or self._faults or self._warm)
-
-    def _show(self, selector: str, text: str) -> None:
-        widget = self.query_one(selector, Static)
-        widget.update(f"! {text}" if text else "")
-        widget.display = bool(text)
+        return not (self._changes or self._sweep or self._faults or self._start.warm)
 
     def _diff(self) -> Text:
         arrow = "->" if self._ascii else "→"
+        several = {name: [value] for name, value in self._changes.items()} | self._sweep
         parts = [
-            f"{short(name)} {shown(self._before[name])} {arrow} {shown(value)}"
-            for name, value in self._changes.items()
+            f"{short(name)} {shown(self._knobs[name].before)} {arrow} {typed(self._described[name], values)}"
+            for name, values in several.items()
         ]
-        start = f"warm from step {self._origin.step}" if self._warm else "cold from the beginning"
+        count = prod(map(len, self._sweep.values())) * (1 + len(self._others) - len(self._left_out))
         changes = f"changes vs {self._origin.id}: {', '.join(parts)}" if parts else "nothing changed yet"
-        text = Text(f"{changes}, {start}", style="cyan")
-        if number := len(self._faults):
+        text = Text(f"{changes}{f': {count} clones' if count > 1 else ''}, {self._start}", style="cyan")
+        if number := len(self._faults) + len(self._unread):
             text.append(f"  ({number} error{'s' if number > 1 else ''})", "bold red")
         return text
 
     def _help(self) -> None:
         text = ""
-        if (number := self._focused_field) is not None:
-            field = self._fields[number]
-            text = f"{field.name}: {' '.join(field.help.split()).split('. ')[0]}"
+        if knob := self._knob_here:
+            name = knob.field.name
+            usual = USUAL_OF.get(self._origin.algo, {}).get(name, USUAL.get(name))
+            hint = f" (usually {usual})" if usual else ""
+            text = f"{name}{hint}: {first_sentence(knob.field.help)}"
         room = 2 * max(10, min(90, self.size.width) - 6)
         self.query_one("#help", Static).update(Text(textwrap.shorten(text, room, placeholder=" ..."), style="dim"))
 
     # ------------------------------------------------------------ keys
 
-    def action_launch(self, stop_parent: bool) -> None:
+    async def _row_of(self, name: str) -> Knob:
+        """The knob's row, which is added where there is none yet."""
+        if name not in self._knobs:
+            knob = self._knob(name)
+            await self.query_one("#rows").mount(knob, before=self._finder)
+            self._knobs[name] = knob
+            self._make_room()
+        return self._knobs[name]
+
+    async def action_take_found(self) -> None:
+        if field := self._finder.chosen:
+            self._finder.clear()
+            self._go((await self._row_of(field.name)).box)
+        elif not self._finder.text:
+            self.focus_next()
+
+    async def action_promote(self) -> None:
+        """Another base model: everything from the beginning."""
+        if _MODEL in self._described:
+            knob = await self._row_of(_MODEL)
+            self._start.be_cold()
+            self._go(knob.box)
+
+    async def action_yaml(self) -> None:
+        self._check()
+        unread = {name: self._knobs[name].text for name in self._faults if name in self._knobs}
+        text = self._draft or to_yaml(self._origin, unread | self._changes | self._sweep)
+        try:
+            written = edit(self.app, text, ".yaml")
+        except Fault as fault:
+            self._show_whole(str(fault))
+            return
+        try:
+            found = from_yaml(written, self._origin, list(self._described.values()))
+        except Fault as fault:
+            self._draft, self._unread = written, list(fault.lines)
+        else:
+            self._draft, self._unread = None, []
+            if found is not None:
+                for name in found:
+                    await self._row_of(name)
+                for name, knob in self._knobs.items():
+                    knob.put(found.get(name, [knob.before]))
+        self._check()
+
+    def action_launch(self, stop_parents: bool) -> None:
         self._check()  # what was typed last may not have been looked at yet
         if self._empty:
-            self._show("#whole", f"change something{', or start warm' if self._can_warm else ''}")
-        if self._empty or self._faults:
-            faulty = (n for n, field in enumerate(self._fields) if field.name in self._faults)
-            if (first := next(faulty, None)) is not None:
-                self._go(f"#field-{first}")
-                self._reveal(first)
+            self._show_whole(f"change something{', or start warm' if self._start.can_warm else ''}")
+        if self._empty or self._faults or self._unread:
+            if faulty := next((knob for name, knob in self._knobs.items() if name in self._faults), None):
+                self._go(faulty.box)
+                self._reveal(faulty)
             self.app.bell()
             return
-        name = self.query_one("#name", Input).value.strip() or None
-        self.dismiss(CloneRequest(self._changes, self._warm, name, stop_parent))
+        parents = [self._origin.id, *(run.id for run, _ in self._others if run.id not in self._left_out)]
+        self.dismiss(
+            CloneRequest(
+                self._changes,
+                self._start.warm,
+                self.query_one("#name", Input).value.strip() or None,
+                self._sweep,
+                self._start.from_step,
+                self._start.carry_on,
+                parents,
+                stop_parents,
+            )
+        )
 
     def action_cancel(self) -> None:
         self.dismiss(None)
-
-
-def shown(value: Any) -> str:
-    """A value as one types it, without the loss of a digit: it is read back where the field is left as it is."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and math.isfinite(value):
-        forms = (f"{value:g}", f"{value:.0e}", f"{value:.1e}", f"{value:.2e}", repr(value))
-        return min((_tidy(form) for form in forms if float(form) == value), key=len)
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return str(value)
-
-
-def _tidy(number: str) -> str:
-    """ "2e-04" -> "2e-4"."""
-    mantissa, e, exponent = number.partition("e")
-    return f"{mantissa}e{int(exponent)}" if e else number

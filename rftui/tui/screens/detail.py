@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich.text import Text
 
 from rftui.messages import ExperimentInfo
 from rftui.paths import ExperimentDir
-from rftui.runs import Run, flatten, redact
+from rftui.runs import Run, flatten, redact, short
 from rftui.tui.board import clean, number
-from rftui.tui.screens.clone import shown
+from rftui.tui.lineage import drawn, family
+from rftui.tui.screens.clone_fields import shown
 from rftui.tui.screens.pages import Page
 
 _LINES = 60
@@ -20,16 +21,16 @@ _UNSET = object()
 
 
 class DetailScreen(Page):
-    """`parent` is the run it was cloned from; `update` shows it anew."""
+    """`runs` are all runs, its family among them; `update` shows it anew."""
 
-    def __init__(self, run: Run, parent: Run | None, log_tail: list[str], *, ascii: bool = False) -> None:
-        super().__init__(f"run {run.id} {clean(run.name)}", _text(run, parent, log_tail, ascii), ascii=ascii)
+    def __init__(self, run: Run, runs: Mapping[int, Run], log_tail: list[str], *, ascii: bool = False) -> None:
+        super().__init__(f"run {run.id} {clean(run.name)}", _text(run, runs, log_tail, ascii), ascii=ascii)
         self.run = run
-        self._origin = parent
+        self._runs = runs
 
     def update(self, run: Run, log_tail: list[str]) -> None:
         self.run = run
-        self.show(_text(run, self._origin, log_tail, self._ascii))
+        self.show(_text(run, self._runs, log_tail, self._ascii))
 
 
 def log_tail(experiment: ExperimentInfo | None, run: Run, lines: int = _LINES) -> list[str]:
@@ -44,20 +45,21 @@ def log_tail(experiment: ExperimentInfo | None, run: Run, lines: int = _LINES) -
         return []
 
 
-def _text(run: Run, parent: Run | None, log_tail: list[str], ascii: bool) -> Text:
+def _text(run: Run, runs: Mapping[int, Run], log_tail: list[str], ascii: bool) -> Text:
     text = Text()
     if run.error:
         text.append(f"error: {clean(run.error)}\n\n", "bold red")
     facts = [
         ("state", f"{run.state}{' on ' + run.device if run.device else ''}, {run.algo}"),
         ("position", f"chunk {run.chunk}/{run.chunks}, step {run.step}/{run.total_steps}, epoch {run.epoch:.2f}"),
-        ("lineage", _lineage(run, parent)),
+        ("made", _made(run)),
         ("checkpoint", run.checkpoint or "-"),
         ("final", run.final or "-"),
     ]
     _section(text, "", facts)
     config = flatten(redact(run.config))
-    if parent:
+    _family(text, run, runs, ascii)
+    if parent := runs.get(run.parent or 0):
         _section(text, f"differs from run {parent.id}", _differences(config, flatten(redact(parent.config)), ascii))
     _section(text, "knobs", [(name, _plain(value)) for name, value in redact(run.knobs).items()])
     _section(text, "last values", [(name, number(value)) for name, value in run.metrics.items()])
@@ -68,14 +70,33 @@ def _text(run: Run, parent: Run | None, log_tail: list[str], ascii: bool) -> Tex
     return text.append_text(Text.from_ansi(lines)) if lines else text.append("it has written nothing yet", "dim")
 
 
-def _lineage(run: Run, parent: Run | None) -> str:
+def _made(run: Run) -> str:
     if not run.parent:
-        return f"config {run.leaf} of fit {run.fit}"
+        return f"from config {run.leaf} of fit {run.fit}"
     start = f"warm from step {run.start_step} (epoch {run.start_epoch:.2f})" if run.warm else "cold"
-    text = f"clone of run {run.parent}{' ' + parent.name if parent else ''}, {start}"
-    if parent and parent.parent:
-        text += f"; which is a {'warm' if parent.warm else 'cold'} clone of run {parent.parent}"
-    return text
+    schedule = ", its schedule continued" if run.carry_on else ""
+    return f"clone of run {run.parent}, {start}{schedule}"
+
+
+def _family(text: Text, run: Run, runs: Mapping[int, Run], ascii: bool) -> None:
+    """All ancestors and their descendants, and what each changed."""
+    those = {**runs, run.id: run}
+    branches = family(those, run.id)
+    if len(branches) < 2:
+        return
+    text.append("lineage\n", "bold")
+    lines = [(those[n], f"{drawn(branch, ascii=ascii)}{n} {clean(those[n].name)}") for n, branch in branches.items()]
+    width = max(len(name) for _, name in lines)
+    for each, name in lines:
+        text.append(f"{'>' if each.id == run.id else ' '} {name:<{width}}", "bold" if each.id == run.id else "")
+        text.append(f"  {each.state:<8}", "dim")
+        if origin := those.get(each.parent or 0):
+            start = f"warm @step {each.start_step}" if each.warm else "cold"
+            changes = _differences(flatten(redact(each.config)), flatten(redact(origin.config)), ascii)
+            told = ", ".join(f"{short(knob)} {change}".strip() for knob, change in changes)
+            text.append(f"  {start}: {clean(told)}")
+        text.append("\n")
+    text.append("\n")
 
 
 def _differences(config: dict[str, object], before: dict[str, object], ascii: bool) -> list[tuple[str, str]]:

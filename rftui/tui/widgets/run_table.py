@@ -16,6 +16,7 @@ from textual.strip import Strip
 
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run, short
 from rftui.tui.board import Board, clean, duration, number
+from rftui.tui.lineage import drawn
 from rftui.tui.plot import colour, sparkline
 
 STATES = {
@@ -177,10 +178,11 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         width, runs = self.size.width - 2, [self.board.runs[run] for run in self.board.shown]
         wide, gap = self.size.width >= WIDE, len(self._gap)
         names = max([cell_len(self._cell_name(run)) for run in runs] + [8])
+        states = max([cell_len(self._cell_state(run)) for run in runs] + [10])
         columns = [
             _Column("#", 3, lambda run: str(run.id), style=lambda run: colour(run.id)),
             _Column("NAME", min(names, 40 if wide else 20), self._cell_name, right=False),
-            _Column("STATE", 10, self._cell_state, right=False, style=self._cell_state_style),
+            _Column("STATE", states, self._cell_state, right=False, style=self._cell_state_style),
             _Column("CHUNK", 6, lambda run: f"{run.chunk}/{run.chunks or '-'}"),
         ]
         step = _Column("STEP", 11, lambda run: f"{run.step}/{run.total_steps or '-'}")
@@ -223,15 +225,14 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         )
 
     def _cell_name(self, run: Run) -> str:
-        depth = self.board.depth.get(run.id, 0)
-        branch = "  " * (depth - 1) + ("`-" if self._ascii else "└ ") if depth else ""
-        return branch + clean(run.name)
+        return drawn(self.board.branches.get(run.id, ()), ascii=self._ascii) + clean(run.name)
 
     def _cell_state(self, run: Run) -> str:
         if run.id in self.board.asked:
             return f"{'~' if self._ascii else '◌'} {self.board.asked[run.id][0]}"
         glyph, plain, word, _ = STATES.get(run.state, ("?", "?", run.state, ""))
-        return f"{plain if self._ascii else glyph} {word}"
+        hint = "!" if self.board.suggestion(run) else ""
+        return f"{f'{plain if self._ascii else glyph} {word}':<9}{hint}"
 
     def _cell_state_style(self, run: Run) -> str:
         return "yellow" if run.id in self.board.asked else STATES.get(run.state, ("", "", "", ""))[3]

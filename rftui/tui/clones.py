@@ -1,0 +1,94 @@
+"""Clones as one asks for them: by the form, by a suggestion, or of the best runs on another base model."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from rftui.automl.suggest import Suggestion
+from rftui.messages import Command
+from rftui.runs import Run
+from rftui.tui.screens.clone import CloneRequest, CloneScreen
+from rftui.tui.screens.promote import PromoteRequest, PromoteScreen
+
+if TYPE_CHECKING:
+    from rftui.tui.app import RftuiApp
+    from rftui.tui.ops import Ops
+
+
+class Clones:
+    """Opens the screens, and makes commands of what they answer."""
+
+    def __init__(self, app: RftuiApp, ops: Ops, *, ascii: bool) -> None:
+        self._app = app
+        self._ops = ops
+        self._board = app.board
+        self._ascii = ascii
+
+    def clone(self) -> None:
+        """The marked runs with the same changes, else the one under the cursor."""
+        self._open(self._board.targets(self._app.table.cursor), None)
+
+    def suggest(self) -> None:
+        """The run under the cursor as its suggestion says."""
+        run = self._app.run_at_cursor
+        suggested = self._board.suggestion(run) if run else None
+        if run and not suggested:
+            self._app.say(f"run {run.id} {run.name}: there is no suggestion for it", True)
+        else:
+            self._open([run] if run else [], suggested)
+
+    def promote(self) -> None:
+        """The marked runs, else the best ones, on another base model."""
+        board = self._board
+        marked = [board.runs[number] for number in board.shown if number in board.marked]
+        runs = self._able(marked or [board.runs[number] for number in board.shown])
+        if not runs:
+            return
+
+        def answered(request: PromoteRequest | None) -> None:
+            if request:
+                for run in request.runs:
+                    self._send(CloneRequest(request.changes, sweep=request.sweep), run)
+
+        screen = PromoteScreen(runs, board.schema, chosen=bool(marked), ascii=self._ascii)
+        self._app.push_screen(screen, answered)
+
+    def _able(self, runs: list[Run]) -> list[Run]:
+        """Those of `runs` that can be cloned and whose knobs are known; why others cannot is said."""
+        able, _ = self._ops.allowed("clone", runs)
+        known = [run for run in able if self._board.schema.get(run.algo)]
+        if able and not known:
+            self._app.say("clone is refused: the first worker is still starting and has not named the knobs", True)
+        return known
+
+    def _open(self, runs: list[Run], suggested: Suggestion | None) -> None:
+        runs = self._able(runs)
+        if not runs:
+            return
+        first, *others = runs
+
+        def answered(request: CloneRequest | None) -> None:
+            if request is None:
+                return
+            cloned = [run for run in runs if run.id in request.parents]
+            for run in cloned:
+                self._send(request, run)
+            if request.stop_parents:
+                self._ops.ask("stop", [run for run in cloned if not self._ops.reason("stop", run)])
+
+        schema = self._board.schema
+        screen = CloneScreen(
+            first,
+            self._board.alive,
+            schema[first.algo],
+            others=[(run, schema[run.algo]) for run in others],
+            suggested=suggested,
+            ascii=self._ascii,
+        )
+        self._app.push_screen(screen, answered)
+
+    def _send(self, request: CloneRequest, run: Run) -> None:
+        command = Command(uuid.uuid4().hex, "clone", run.id, request.changes, request.warm, request.name)
+        command.sweep, command.from_step, command.carry_on = request.sweep, request.from_step, request.carry_on
+        self._ops.send(command, run)

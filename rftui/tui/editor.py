@@ -1,0 +1,70 @@
+"""A text in the user's own editor."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from textual.app import App, SuspendNotSupported
+
+from rftui.faults import Fault
+
+
+def _command() -> list[str]:
+    """The command that edits a file. Raises Fault where there is none."""
+    for name in ("VISUAL", "EDITOR"):
+        if command := shlex.split(os.environ.get(name, "")):
+            return command
+    for known in ("vi", "nano"):
+        if shutil.which(known):
+            return [known]
+    raise Fault("there is no editor: set $EDITOR")
+
+
+def edit(app: App[Any], text: str, suffix: str) -> str:
+    """What the user's editor makes of `text`, while the app is out of the way. Raises Fault where that cannot be.
+
+    `suffix` tells the editor what kind of text it is.
+    """
+    command = _command()
+    with tempfile.TemporaryDirectory(prefix="rftui-") as folder:
+        path = Path(folder, f"rftui{suffix}")
+        path.write_text(text, encoding="utf-8")
+        try:
+            with app.suspend(), _interrupts_are_the_editors():
+                status = subprocess.call([*command, str(path)])
+        except SuspendNotSupported:
+            raise Fault("this terminal cannot be lent to an editor") from None
+        except OSError as error:
+            raise Fault(f"{command[0]} cannot be started: {error.strerror}") from None
+        if status:
+            raise Fault(f"{command[0]} ended with exit code {status}: nothing is changed")
+        return path.read_text(encoding="utf-8", errors="replace")
+
+
+@contextmanager
+def _interrupts_are_the_editors() -> Iterator[None]:
+    """A Ctrl-C typed in the editor reaches all processes of the terminal: it must not end the viewer afterwards.
+
+    Nor is a SIGTERM lost that comes meanwhile: it acts when the editor has ended.
+    """
+    came: list[int] = []
+    wakeup = signal.set_wakeup_fd(-1)  # asyncio's: whatever comes through it acts later
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        if signal.SIGTERM in came:
+            signal.raise_signal(signal.SIGTERM)

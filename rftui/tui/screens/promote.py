@@ -1,0 +1,139 @@
+"""The best runs, or the marked ones, as cold clones on another base model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from rftui.automl.ranking import best, usual_metric
+from rftui.automl.sweeps import sweep_faults, values
+from rftui.automl.validate import sentence
+from rftui.faults import Fault
+from rftui.messages import Field
+from rftui.runs import Run
+from rftui.tui.board import clean, number
+from rftui.tui.keys import Entry
+from rftui.tui.screens.clone_fields import Row, tell
+
+_MODEL = "model_name"
+_FITTED = "Target modules are matched to the base, and the batch is fitted to memory at the same effective size."
+
+
+@dataclass
+class PromoteRequest:
+    """`runs` are cloned cold with the changes; with several models, by the sweep."""
+
+    runs: list[Run]
+    changes: dict[str, Any]
+    sweep: dict[str, list[Any]]
+
+
+class PromoteScreen(ModalScreen[PromoteRequest | None]):
+    """`runs` are the marked ones (`chosen`), or all of which the best few are taken."""
+
+    DEFAULT_CSS = """
+    PromoteScreen { align: center middle; }
+    PromoteScreen > Vertical { width: 78; max-width: 100%; height: auto; max-height: 100%; border: round ansi_cyan;
+        padding: 0 1; }
+    PromoteScreen Input { width: 1fr; }
+    PromoteScreen #of { height: auto; max-height: 12; margin: 1 0; }
+    PromoteScreen #fault { color: ansi_red; display: none; height: auto; max-height: 4; }
+    PromoteScreen .foot { height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,ctrl+s", "launch", priority=True),
+        Binding("escape", "cancel"),
+        Binding("down", "app.focus_next"),
+        Binding("up", "app.focus_previous"),
+    ]
+
+    def __init__(
+        self, runs: list[Run], schema: Mapping[str, list[Field]], *, chosen: bool, ascii: bool = False
+    ) -> None:
+        super().__init__()
+        self._runs = runs
+        self._schema = schema
+        self._chosen = chosen
+        self._ascii = ascii
+        self._metric = usual_metric(runs)
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = "Promote"
+            if self._ascii:
+                box.styles.border = ("ascii", "ansi_cyan")
+            yield Row("base model", Entry(id="model", placeholder="a directory or a name on the hub"), indent=14)
+            if not self._chosen:
+                yield Row("how many", Entry("1", id="count"), indent=14)
+            yield Static("", id="of", markup=False)
+            yield Static("", id="fault", markup=False)
+            yield Static(Text(_FITTED, style="dim"), classes="foot", markup=False)
+            yield Static(Text("enter launch  up/down field  esc cancel", style="bold"), classes="foot", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#model").focus()
+        self._check()
+
+    def on_input_changed(self) -> None:
+        self._check()
+
+    def _check(self) -> PromoteRequest | None:
+        """Read the fields and show which runs are meant; None where something is wrong, which is shown."""
+        runs, faults = self._meant()
+        self.query_one("#of", Static).update(self._listed(runs))
+        request = PromoteRequest(runs, {}, {})
+        model = self.query_one("#model", Entry).value.strip()
+        if model and not faults:
+            found = values(Field(_MODEL, "text"), model)
+            request.changes, request.sweep = ({_MODEL: found[0]}, {}) if len(found) == 1 else ({}, {_MODEL: found})
+            judged = {
+                run.id: sweep_faults(run, request.changes, request.sweep, False, self._schema[run.algo])
+                for run in runs
+            }
+            faults = [f"run {run}: {sentence(why)}" for run, why in judged.items() if why]
+        tell(self.query_one("#fault", Static), "; ".join(faults))
+        return request if model and runs and not faults else None
+
+    def _meant(self) -> tuple[list[Run], list[str]]:
+        if self._chosen:
+            return self._runs, []
+        try:
+            [count] = values(Field("how many", "int"), self.query_one("#count", Entry).value)
+        except (Fault, ValueError):
+            count = 0
+        if count < 1:
+            return [], ["how many must be a number of runs such as 3"]
+        found = best(self._runs, self._metric, count)
+        return found, [] if found else [f"no run has a {self._metric} yet; mark those to promote"]
+
+    def _listed(self, runs: list[Run]) -> Text:
+        how = "the marked runs" if self._chosen else f"the best by {self._metric}"
+        lines = [f"{how}, each cloned from the beginning:"]
+        for run in runs[:10]:
+            value = number(run.metrics.get(self._metric))
+            lines.append(
+                f"  {run.id:>3}  {clean(run.name)}  {self._metric} {value}  {clean(run.config.get(_MODEL, ''))}"
+            )
+        if len(runs) > 10:
+            lines.append(f"  and {len(runs) - 10} more")
+        return Text("\n".join(lines), no_wrap=True, overflow="crop" if self._ascii else "ellipsis")
+
+    def action_launch(self) -> None:
+        if request := self._check():
+            self.dismiss(request)
+            return
+        fault = self.query_one("#fault", Static)
+        if not fault.display:
+            tell(fault, "name the base model")
+        self.app.bell()
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
