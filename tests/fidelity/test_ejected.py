@@ -1,4 +1,5 @@
-"""Ejected scripts of runs that end early, clones whose adapter grew, full fine-tunes, and what a user's script gave.
+"""Ejected scripts of runs that end early, clones whose adapter grew or that keep their parent's schedule, full
+fine-tunes, and what a user's script gave.
 
 The scripts of runs that train to their ends are run where those are trained, in the other tests.
 """
@@ -57,14 +58,14 @@ class Trained:
         self._engine.until(number, messages.Halted)
         self._keep(run, seen)
 
-    def clone(self, number, parent, **changes):
+    def clone(self, number, parent, carry_on=False, **changes):
         """Train a warm clone of a stopped run to its end."""
         start = self._engine.experiment.run(number).start
         [checkpoint] = self._engine.experiment.run(parent).checkpoints.iterdir()
         link_checkpoint(checkpoint, start)
         marker = checkpoint_marker(start)
         fields = {"parent": parent, "warm": True, "start_step": marker["step"], "start_row": marker["row"]}
-        run = self._engine.start(number, leaf=parent - 1, changes=changes, **fields)
+        run = self._engine.start(number, leaf=parent - 1, changes=changes, carry_on=carry_on, **fields)
         self._keep(run, self._engine.train(number))
 
 
@@ -88,9 +89,10 @@ def test_the_scripts_of_stopped_runs_and_of_their_clones_give_the_same_bytes(tmp
             trained.stopped(number)
         trained.clone(4, 1, **{"peft_config.r": 8, "training_args.learning_rate": 1e-3})
         trained.clone(5, 3)
+        trained.clone(6, 1, carry_on=True, **{"training_args.learning_rate": 1e-3})
     finally:
         torch.set_num_threads(before)
-    clones = [trained.runs[number] for number in (4, 5)]
+    clones = [trained.runs[number] for number in (4, 5, 6)]
     assert all(0 < clone.start_step < trained.runs[clone.parent].total_steps and clone.final for clone in clones)
     ejected = Ejected(engine.experiment, tmp_path / "ejected")
     assert ejected.differing([trained.runs[2], *clones]) == []

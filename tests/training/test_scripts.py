@@ -141,6 +141,17 @@ def test_a_warm_clone_brings_its_ancestors(tmp_path):
     assert main.index("alone(run_1, ") < main.index("alone(run_2, ") < main.index("alone(run_3, out, ")
 
 
+def test_a_clone_that_keeps_its_parents_schedule_takes_it_over_from_its_parents_function(tmp_path):
+    case = Case(tmp_path, config())
+    child = case.run(2, leaf=0, warm=True, parent=1, start_step=3, start_row=12, carry_on=True)
+    case.left(case.experiment.run(2).start, 3)
+    text = case.script(case.run(1), child)
+    first, second = text[text.index("def run_1") : text.index("def run_2")], text[text.index("def run_2") :]
+    assert "keep_schedule(trainer, out)" in first and "carry_on(trainer, start)" not in first
+    assert "carry_on(trainer, start)" in second and "keep_schedule(trainer, out)" not in second
+    assert "import json" in text and "def carry_on" in text and "def keep_schedule" in text
+
+
 @pytest.mark.parametrize(
     ("args", "evaluated"),
     [
