@@ -170,8 +170,9 @@ class Board:
 
     @property
     def deleted(self) -> list[int]:
-        """The runs that are deleted or asked to be, the newest last."""
-        return [*self._deleted, *(number for number, (doing, _) in self.asked.items() if doing == "deleting")]
+        """The runs that are deleted or asked to be, the newest last; before them those that cannot come back."""
+        there = sorted(self._deleted, key=lambda number: bool(self.runs[number].before))
+        return [*there, *(number for number, (doing, _) in self.asked.items() if doing == "deleting")]
 
     def suggestion(self, run: Run) -> Suggestion | None:
         """What to try instead of a run; nothing where it was tried. Found anew when it failed, or came further."""
