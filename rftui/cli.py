@@ -131,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     clone.add_argument("--from-step", metavar="N", type=int, help=committed)
     carried = "warm, with the run's optimizer and schedule instead of fresh ones"
     clone.add_argument("--continue-schedule", action="store_true", dest="carry_on", help=carried)
+    advice = "what a failed run, or a curve that goes wrong, asks for; --set adds to it"
+    clone.add_argument("--suggested", action="store_true", help=advice)
     clone.add_argument("--stop-parent", action="store_true", help="stop the run once its clone is accepted")
     clone.add_argument("--name", metavar="TEXT", dest="clone_name", help="the new run's name")
     clone.add_argument("--json", action="store_true", help="an object for each run: ok, text, run, runs")

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from rftui import launching, paths
 from rftui.automl import validate
+from rftui.automl.suggest import Suggestion, suggestion
 from rftui.faults import FAILED, Fault
 from rftui.link import LinkLost, Viewer
 from rftui.messages import Command, Field, Reply, Snapshot, Update
@@ -62,6 +63,10 @@ class Connection:
         number = self.run(run).id
         with closing(Store.read(self.experiment.db)) as store:
             return store.curves(number).get(number, {})
+
+    def suggestion(self, run: int | str) -> Suggestion | None:
+        """A clone to try, where the run failed or its curves go wrong."""
+        return suggestion(self.run(run), self.curves(run))
 
     def wait(self, until: Callable[[list[Run]], bool] | None = None) -> list[Run]:
         """Until `until(runs)` is true (no run is active, unless told), or the scheduler has ended; the runs then."""

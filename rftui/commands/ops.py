@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rftui import paths
@@ -36,9 +37,16 @@ def clone(arguments: argparse.Namespace) -> int:
     with _connected(arguments) as connection:
         code = DONE
         for run in _meant(connection, arguments, arguments.runs):
+            tried = connection.suggestion(run.id) if arguments.suggested else None
+            if arguments.suggested and not tried:
+                raise Fault(f"run {run.id} {clean(run.name)}: there is nothing to suggest", code=FAILED)
             how = {"warm": arguments.warm, "from_step": arguments.from_step, "carry_on": arguments.carry_on}
+            if tried:
+                how |= {"warm": tried.warm, "from_step": tried.from_step}
+                if not arguments.json:
+                    print(f"run {run.id} {clean(run.name)}: {tried.reason}")
             command = connection.cloning(run, name=arguments.clone_name, **how)
-            reply = connection.ask(command, lambda fields: _changes(pairs, fields), run.algo)
+            reply = connection.ask(command, partial(_changes, pairs, tried.changes if tried else {}), run.algo)
             code = max(code, _tell(reply, run, arguments.json))
             if reply.ok and arguments.stop_parent:
                 code = max(code, _tell(connection.ask(connection.command("stop", run)), run, arguments.json))
@@ -86,7 +94,8 @@ def _tell(reply: Reply, run: Run, json: bool) -> int:
     return DONE if reply.ok else FAILED
 
 
-def _changes(pairs: Sequence[tuple[str, str]], fields: list[Field]) -> Changes:
+def _changes(pairs: Sequence[tuple[str, str]], suggested: dict[str, Any], fields: list[Field]) -> Changes:
+    """What was typed, over what was suggested."""
     by_name = {field.name: field for field in fields}
     changes: dict[str, Any] = {}
     sweep: dict[str, list[Any]] = {}
@@ -99,4 +108,4 @@ def _changes(pairs: Sequence[tuple[str, str]], fields: list[Field]) -> Changes:
             changes[name] = values[0]
         else:
             sweep[name] = values
-    return changes, sweep
+    return {name: value for name, value in suggested.items() if name not in sweep} | changes, sweep

@@ -1,4 +1,4 @@
-"""Every op that a run's state refuses, from the shell and from Python: the words of the scheduler, and none started."""
+"""Every op that a state refuses, from the shell and from Python: in the words of the scheduler, which is not started."""
 
 import pytest
 

@@ -107,6 +107,33 @@ def test_clone_reads_its_values_by_the_schema(told, scheduler):
     assert len(scheduler) == 1
 
 
+def test_several_values_and_the_other_ways_to_clone_reach_the_scheduler(told, scheduler):
+    clone = ("clone", "exp", "1")
+    assert told(*clone, "--set", "lr=1e-4,2e-4", "--set", "r=4", "--stop-parent")[:2] == (0, "run 1 says yes\n" * 2)
+    assert told(*clone, "--from-step", "40")[0] == told(*clone, "--continue-schedule")[0] == 0
+    swept, stop, earlier, kept = scheduler
+    assert (swept.changes, swept.sweep) == ({"peft_config.r": 4}, {"training_args.learning_rate": [1e-4, 2e-4]})
+    assert (stop.op, stop.run) == ("stop", 1)
+    assert (earlier.warm, earlier.from_step, earlier.carry_on) == (True, 40, False)
+    assert (kept.warm, kept.from_step, kept.carry_on) == (True, None, True)
+    assert told(*clone[:2], "best:2", "--set", "lr=1")[2] == "rftui: there is no best run yet: none has a loss\n"
+
+
+def test_a_suggestion_is_cloned_with_what_is_set_beside_it(told, make, reopened):
+    args = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+    out_of_memory = "OutOfMemoryError: CUDA out of memory"
+    failed = Run(0, "a", state="failed", config={"training_args": args, "peft_config": {"r": 8}}, error=out_of_memory)
+    make(failed, Run(0, "b", state="done"))
+    code, out, _ = told("clone", "exp", "1", "--suggested", "--set", "lr=1e-5")
+    assert code == 0 and out.startswith("run 1 a: ") and "memory" in out
+    assert reopened[0].commands[0].changes == {
+        "training_args.per_device_train_batch_size": 4,
+        "training_args.gradient_accumulation_steps": 2,
+        "training_args.learning_rate": 1e-5,
+    }
+    assert told("clone", "exp", "2", "--suggested")[::2] == (1, "rftui: run 2 b: there is nothing to suggest\n")
+
+
 def test_ops_that_cannot_be_start_no_scheduler(told, make, monkeypatch):
     make(Run(0, "a", state="done"), Run(0, "b", state="stopped"))
     monkeypatch.setattr(launching, "spawn", pytest.fail)

@@ -1,4 +1,4 @@
-"""Every op in every state, by its key: asked of the scheduler where the table accepts it, else refused in its words."""
+"""Every op in every state, by its key: asked of the scheduler where the table accepts it, else refused so."""
 
 import pytest
 from fakes import snapshot
