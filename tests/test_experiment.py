@@ -29,7 +29,7 @@ class Store:
 
     def __init__(self, path):
         self.path = path
-        self.fits, self.rows, self.said = self.kept.setdefault(path, ([], [], []))
+        self.fits, self.rows, self.said, self.meta = self.kept.setdefault(path, ([], [], [], {}))
 
     create = read = classmethod(lambda cls, path: cls(path))
 
@@ -41,6 +41,9 @@ class Store:
         self.rows.append(run)
         run.id = len(self.rows)
         return run.id
+
+    def set_meta(self, key, value):
+        self.meta[key] = value
 
     def log(self, text, run=None, level="notice"):
         self.said.append(text)

@@ -8,12 +8,14 @@ from typing import Protocol
 from rftui.automl.generation import steps_apart
 from rftui.automl.spec import plain_value, run_name
 from rftui.automl.validate import clone_faults, sentence
+from rftui.faults import Fault
 from rftui.messages import Command, Reply
 from rftui.paths import newest_checkpoint
 from rftui.runs import DELETED, FAILED, STOPPED, STOPPING, Run, changed, flatten, redact, short, why_not
 from rftui.scheduler.board import Board
 from rftui.scheduler.pins import not_linked
 from rftui.scheduler.policy import entry_turns
+from rftui.scheduler.rules import Rules
 from rftui.scheduler.turns import Turns
 
 
@@ -29,10 +31,11 @@ class Host(Protocol):
 class Control:
     """Carries out commands. Everything here happens between two messages of the loop."""
 
-    def __init__(self, host: Host, board: Board, turns: Turns) -> None:
+    def __init__(self, host: Host, board: Board, turns: Turns, rules: Rules) -> None:
         self._host = host
         self._board = board
         self._turns = turns
+        self._rules = rules
 
     def handle(self, command: Command) -> Reply:
         """The answer to a command; an accepted one is in the journal before it takes effect."""
@@ -48,6 +51,8 @@ class Control:
         if command.op == "halt":
             self._host.interrupt()
             return Reply(command.id, True, "every run stops at its next step")
+        if command.op == "rule":
+            return self._rule(command)
         run = self._board.runs.get(command.run)
         if run is None:
             return Reply(command.id, False, f"there is no run {command.run}")
@@ -64,6 +69,14 @@ class Control:
         """The refusal of what only another scheduler can do."""
         return Reply(command.id, False, "the experiment is just ending; `rftui open` takes it up again", ending=True)
 
+    def _rule(self, command: Command) -> Reply:
+        try:
+            text = self._rules.switch(command.name or "", command.changes)
+        except Fault as fault:
+            return Reply(command.id, False, str(fault))
+        self._board.log(f"{text} ({_asked(command)})")
+        return Reply(command.id, True, text)
+
     def _stop(self, command: Command, run: Run) -> Reply:
         if run.id in self._turns.resident:
             self._turns.halt(run, "stop")
@@ -75,6 +88,7 @@ class Control:
             run.state, run.device = STOPPED, None
             self._turns.pins.freed(run)
             text = f"run {run.id} is stopped"
+        run.stopped_by = f"{command.by}: {command.reason}" if command.reason else None
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
 
@@ -82,6 +96,9 @@ class Control:
         run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
         self._turns.go_back(run)
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
+        if run.stopped_by:
+            run.stopped_by, run.exempt = None, True
+            text += "; rules leave it alone from now on"
         self._note(run, f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
 
@@ -143,7 +160,8 @@ class Control:
 
 
 def _asked(command: Command) -> str:
-    return {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(command.by, f"by {command.by}")
+    by = {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(command.by, f"by {command.by}")
+    return f"{by}: {command.reason}" if command.reason else by
 
 
 def _told(changes: dict[str, object]) -> str:

@@ -90,6 +90,7 @@ class Turns:
             case messages.Begun(_, step, total, chunk, chunks, epoch):
                 run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
                 self._began[run.id] = step
+                self._board.end_chunk(run)  # a clone joins there, or a crash came between the end and its note
                 self._board.touch(run)
             case messages.Saved(_, step, path, seconds, size):
                 if not run.checkpoint:
@@ -107,6 +108,7 @@ class Turns:
                     self.pins.told(self._board.runs[clone])
             case messages.TurnEnded(_, step, chunk, epoch, seconds):
                 self._board.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run)
+                self._board.end_chunk(run)
                 self._end_turn(worker, run, seconds)
                 if run.state == RUNNING:
                     run.state = WAITING
@@ -118,6 +120,7 @@ class Turns:
                     run.state, run.final, run.step, run.checkpoint = DONE, final, step, path
                     run.chunk = run.chunks if step >= run.total_steps else run.chunk
                     self._board.log(f"run {run.id} is done", run)
+                    self._board.end_chunk(run)
                 self.pins.freed(run)
             case messages.Failed(_, error, _, seconds, again):
                 self._leave(worker, run, seconds)
