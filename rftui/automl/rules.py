@@ -146,7 +146,8 @@ def kind(name: str) -> type[Rule]:
 def changed(rule: Rule, changes: Mapping[str, Any]) -> Rule:
     """The rule with other parameters. Raises Fault, one line."""
     known = [each.name for each in fields(rule)]
-    lines = [f"has no {name!r}{nearest(name, known)}" for name in changes if name not in known]
+    listed = ", ".join(known)
+    lines = [f"has no {name!r}{nearest(name, known)} (it has {listed})" for name in changes if name not in known]
     if not lines:
         rule = replace(rule, **changes)
         lines = faults(rule)
