@@ -131,9 +131,10 @@ class _Scheduler:
                 if not again:
                     raise
             self._await_end()
-            run = listing.find_run(listing.view(self._experiment).runs, str(command.run))
-            if reason := why_not(run, command.op):
-                return Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}")
+            if command.run:
+                run = listing.find_run(listing.view(self._experiment).runs, str(command.run))
+                if reason := why_not(run, command.op):
+                    return Reply(command.id, False, f"run {run.id} {run.name}: {command.op} is refused, {reason}")
             self._viewer = self._reach()
         raise AssertionError("unreachable")
 

@@ -42,6 +42,7 @@ class Simulated:
         self.rig = Rig(directory, fit, devices)
         self.workers = {name: Worker() for name in self.rig.workers}
         self.rig.scheduler.server.task = self._task
+        self.losses: dict[int, float] = {}  # run -> its loss at each step, where that is not 1 / step
         self.lead: dict[int, Counter[int]] = {}
         self.waiting: set[int] = set()
         self._follow()
@@ -160,7 +161,7 @@ class Simulated:
             step = worker.steps[run] = step + 1
             chunk = step // PER
             worker.outbox.append(messages.Stepped(run, step, chunk, step / PER))
-            worker.outbox.append(messages.Logged(run, step, {"loss": 1 / step}))
+            worker.outbox.append(messages.Logged(run, step, {"loss": self.losses.get(run, 1 / step)}))
         if step == CHUNKS * PER:
             path, final = self._save(worker, run, step), str(write_final(self.directory.run(run), step, PER))
             del worker.steps[run]

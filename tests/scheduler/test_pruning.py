@@ -1,0 +1,284 @@
+"""Rules that stop runs while fake workers train, through whatever comes between."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from simulated import Simulated
+from simulated import experiment as of_runs
+from test_histories import MEMORY
+from test_races import Quiet, Silent
+
+from rftui import messages
+from rftui.automl import RFEarlyStopping, RFMedianStopping, RFSuccessiveHalving, rules
+from rftui.messages import Command
+from rftui.runs import DONE, STOPPED, STOPPING, WAITING
+from rftui.scheduler import loop
+from rftui.scheduler.store import Store
+
+WHY = "loss 3 after chunk 1 of 3 is 3rd of 3; 2 go on"
+
+
+def set_rules(experiment, *given):
+    store = Store(experiment.db)
+    store.set_meta("rules", rules.written(rules.switches(given)[0]))
+    store.close()
+
+
+@pytest.fixture
+def halved(experiment, world):
+    """Three runs with the losses 1, 2 and 3, and successive halving switched on."""
+    set_rules(experiment, RFSuccessiveHalving())
+    world.losses = {1: 1.0, 2: 2.0, 3: 3.0}
+    return world
+
+
+def finished(seen):
+    seen.until(lambda: seen.experiment.state == "idle")
+
+
+def rule(seen, name):
+    return next(rule for rule in seen.experiment.rules if rule.name == name)
+
+
+def journal(store):
+    rows = store._db.execute("SELECT command, ok, reply FROM journal").fetchall()
+    return [(json.loads(command), ok, reply) for command, ok, reply in rows]
+
+
+def test_a_run_is_stopped_like_by_its_key_with_the_reason_in_journal_and_log(halved, play, eyes, kept):
+    first = halved.hold(1, 1)
+    play(viewer=True)
+    first.wait()
+    seen = eyes()
+    first.go.set()
+    run = seen.state(3, STOPPED)
+    assert (run.step, run.stopped_by, run.exempt) == (2, f"rule halving: {WHY}", False)
+    assert run.checkpoint.endswith("step-2") and messages.Halt(3) in halved.asked
+    assert seen.told(f"run 3 stops at its next step (by rule halving: {WHY})")
+    finished(seen)
+    assert [seen.runs[n].state for n in (1, 2, 3)] == [DONE, STOPPED, STOPPED]
+    assert seen.runs[2].stopped_by == "rule halving: loss 2 after chunk 2 of 3 is 2nd of 2; 1 goes on"
+    entries = journal(kept())
+    assert [(command["op"], command["run"], command["by"], ok) for command, ok, _ in entries] == [
+        ("stop", 3, "rule halving", 1),
+        ("stop", 2, "rule halving", 1),
+    ]
+    assert entries[0][0]["reason"] == WHY and entries[0][2] == "run 3 stops at its next step"
+    assert sorted(step for run, step in halved.trained if run == 3) == [1, 2]
+
+
+def test_a_run_that_is_brought_back_is_left_alone_from_then_on(halved, play, eyes):
+    halved.chunks = 5
+    hold = halved.hold(1, 3)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    seen.state(3, STOPPED)
+    answer = seen.ask("resume", 3)
+    assert answer.ok and answer.text.endswith("; rules leave it alone from now on")
+    assert seen.told("run 3 goes on from step 2 with the next free turn; rules leave it alone from now on (by key)")
+    hold.go.set()
+    finished(seen)
+    run = seen.runs[3]
+    assert (run.state, run.exempt, run.stopped_by) == (DONE, True, None)
+    assert seen.runs[2].state == STOPPED, "the others are judged as before"
+
+
+def test_one_that_its_user_stopped_and_resumed_is_not_exempt(halved, play, eyes):
+    hold = halved.hold(1, 1)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    assert seen.ask("stop", 3).ok and seen.ask("resume", 3).ok
+    hold.go.set()
+    assert seen.state(3, STOPPED).stopped_by and not seen.runs[3].exempt
+
+
+def test_a_rung_is_decided_once_the_run_that_it_waited_for_is_stopped(halved, play, eyes):
+    halved.chunks = 2
+    hold = halved.hold(2, 1)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    assert seen.ask("stop", 3).ok and seen.runs[1].state == WAITING
+    assert seen.ask("stop", 2).ok
+    halved.came("cpu")
+    hold.go.set()
+    finished(seen)
+    assert [seen.runs[n].state for n in (1, 2, 3)] == [DONE, STOPPED, STOPPED]
+    assert seen.runs[2].stopped_by is None and not seen.told("by rule")
+
+
+def test_a_rule_is_switched_on_and_off_while_it_trains(halved, play, eyes, experiment, kept):
+    set_rules(experiment)
+    halved.chunks = 8
+    hold = halved.hold(1, 3)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    assert [each.on for each in seen.experiment.rules] == [False, False, False]
+    answer = seen.ask("rule", changes={"on": True}, name="halving")
+    assert (answer.ok, answer.text) == (
+        True, "rule halving is on (reduction_factor 2, min_chunks 1): it judges after chunk 2, then 4",
+    )  # fmt: skip
+    seen.until(lambda: rule(seen, "halving").on)
+    assert seen.told(f"{answer.text} (by key)")
+    answer = seen.ask("rule", changes={"on": False}, name="halving", by="cli")
+    assert answer.text == "rule halving is off" and seen.told("rule halving is off (from the shell)")
+    changes = {"on": True, "reduction_factor": 3, "min_chunks": 2}
+    answer = seen.ask("rule", changes=changes, name="halving", by="python")
+    assert answer.text.endswith("it judges after chunk 2, then 6")
+    seen.until(lambda: rule(seen, "halving").parameters["reduction_factor"] == 3)
+    assert rule(seen, "halving").about.startswith("after chunk 2, 6, 18")
+    refused = seen.ask("rule", changes={"on": True, "reduction_factor": 0}, name="halving")
+    assert not refused.ok and "2 or more, not 0" in refused.text
+    assert not seen.ask("rule", changes={"on": True}, name="halfing").ok
+    assert rules.read(kept().meta("rules"))["halving"].rule == RFSuccessiveHalving(3, 2)
+    hold.go.set()
+    finished(seen)
+    assert [seen.runs[n].state for n in (1, 2, 3)] == [DONE, STOPPED, STOPPED]
+    assert [seen.runs[n].chunk for n in (2, 3)] == [6, 2], "chunk 1 is not judged any more"
+
+
+def test_a_rule_that_comes_too_late_says_so(halved, play, eyes, experiment):
+    set_rules(experiment)
+    hold = halved.hold(3, 6)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    answer = seen.ask("rule", changes={"on": True}, name="halving")
+    assert answer.text.endswith("it has nothing left to judge: its next would be after chunk 4 of 3")
+    answer = seen.ask("rule", changes={"on": True}, name="early")
+    assert answer.text == "rule early is on (patience 3, min_delta 0): it judges each run from its next chunk end on"
+    hold.go.set()
+    finished(seen)
+    assert seen.ask("rule", changes={"on": True}, name="median").text.endswith("no run is active now")
+    assert [run.state for run in seen.runs.values()] == [DONE] * 3
+
+
+@pytest.mark.parametrize("given", [RFEarlyStopping(2), RFMedianStopping(min_chunks=2, min_runs=2)])
+def test_the_other_rules_press_too(halved, play, eyes, experiment, given):
+    set_rules(experiment, given)
+    halved.chunks = 6
+    hold = halved.hold(1, 1)
+    play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    hold.go.set()
+    finished(seen)
+    assert seen.runs[3].state == STOPPED and seen.runs[3].stopped_by.startswith(f"rule {given.name}: ")
+    assert seen.runs[3].chunk == (3 if given.name == "early" else 2)
+
+
+def test_what_the_rules_were_set_to_goes_on_when_it_is_opened_again(halved, play, eyes, kept):
+    hold = halved.hold(3, 2)
+    first = play()
+    hold.wait()
+    eyes().viewer.send(Command("halt", "halt"))
+    halved.came("cpu")
+    hold.go.set()
+    assert first.end() == 130 and kept().decisions("halving") == {}
+    assert play(fit=None).end() == 0
+    states = {run.id: (run.state, run.stopped_by) for run in kept().runs()}
+    assert states[1] == (DONE, None) and states[3] == (STOPPED, f"rule halving: {WHY}")
+
+
+# ---------------------------------------------------------------- crashes
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """A scheduler of four runs with the losses 1 to 4, halved, whose workers are played by hand."""
+    monkeypatch.setattr(loop, "Workers", Silent)
+    monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
+    made = []
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        directory = of_runs(Path(folder), 4)
+        set_rules(directory, RFSuccessiveHalving())
+
+        def start(fit=1):
+            made.append(Simulated(directory, "cpu", fit))
+            made[-1].losses = {run: float(run) for run in range(1, 5)}
+            return made[-1].ready() if fit else made[-1]
+
+        yield start
+        for each in made:
+            if not each.rig.closed:
+                each.kill()
+
+
+def until_run_4_has_ended_its_first_chunk(simulated):
+    """The worker has reported it, and the scheduler has not heard it yet."""
+    while simulated.workers["cpu"].steps.get(4) != 2:
+        simulated.hear("cpu")
+        simulated.work("cpu")
+    assert all(run.state in ("running", "waiting") for run in simulated.runs.values())
+
+
+def decided(simulated):
+    return simulated.rig.board.store.decisions("halving")
+
+
+HALVED = {(1, 1): "keep", (2, 1): "keep", (3, 1): "stop", (4, 1): "stop"}
+
+
+def test_a_scheduler_that_dies_once_a_stop_is_decided_leaves_the_run_stopped(simulated):
+    first = simulated()
+    until_run_4_has_ended_its_first_chunk(first)
+    first.hear("cpu")
+    assert [first.runs[n].state for n in (3, 4)] == [STOPPING, STOPPING] and decided(first) == HALVED
+    first.kill()
+    second = simulated(fit=None)
+    assert [second.runs[n].state for n in (3, 4)] == [STOPPED, STOPPED]
+    assert second.runs[4].stopped_by.startswith("rule halving: loss 4 after chunk 1 of 3 is 4th of 4; 2 go on")
+    second.ready()
+    second.rest()
+    assert {key: outcome for key, outcome in decided(second).items() if key[1] == 1} == HALVED
+    assert [second.runs[n].state for n in (1, 2, 3, 4)] == [DONE, STOPPED, STOPPED, STOPPED]
+    stops = [command["run"] for command, _, _ in journal(second.rig.board.store)]
+    assert stops == [3, 4, 2], "each was pressed once"
+
+
+def test_a_scheduler_that_dies_before_it_kept_a_decision_decides_the_same_again(simulated):
+    first = simulated()
+    until_run_4_has_ended_its_first_chunk(first)
+    first.rig.board.due = lambda: None
+    first.hear("cpu")
+    assert first.runs[4].state == STOPPING
+    first.kill()
+    second = simulated(fit=None).ready()
+    assert decided(second) == {}
+    second.rest()
+    assert {key: outcome for key, outcome in decided(second).items() if key[1] == 1} == HALVED
+    assert [second.runs[n].state for n in (1, 2, 3, 4)] == [DONE, STOPPED, STOPPED, STOPPED]
+
+
+def test_a_worker_that_dies_before_it_can_stop_a_run_leaves_it_stopped(simulated):
+    made = simulated()
+    until_run_4_has_ended_its_first_chunk(made)
+    made.hear("cpu")
+    made.die("cpu")
+    assert [made.runs[n].state for n in (3, 4)] == [STOPPED, STOPPED] and made.runs[4].stopped_by
+    made.rest()
+    assert {key: outcome for key, outcome in decided(made).items() if key[1] == 1} == HALVED
+
+
+def test_a_run_that_goes_back_past_a_rung_is_not_judged_there_again(simulated):
+    made = simulated()
+    until_run_4_has_ended_its_first_chunk(made)
+    made.hear("cpu")
+    made.die("cpu")  # run 2 was never saved: it trains its first chunk again
+    assert made.runs[2].step == 0 and 2 not in made.rig.board.store.chunk_ends()
+    made.losses[2] = 99.0
+    made.rest()
+    assert decided(made)[2, 1] == "keep" and decided(made)[2, 2] == "stop"
+
+
+def test_nothing_is_decided_while_the_scheduler_ends(simulated):
+    made = simulated()
+    until_run_4_has_ended_its_first_chunk(made)
+    made.rig.scheduler.interrupt()
+    made.rig.scheduler._receive(messages.Report("cpu", 1, list(made.workers["cpu"].outbox)))
+    assert decided(made) == {} and not any(run.stopped_by for run in made.runs.values())
