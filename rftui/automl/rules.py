@@ -43,7 +43,7 @@ class RFSuccessiveHalving:
     @property
     def about(self) -> str:
         chunks = ", ".join(str(rung) for rung in islice(self.rungs(), 3))
-        return f"after chunk {chunks}, ... the best 1 in {self.reduction_factor} go on; at first at least half"
+        return f"after chunk {chunks}, ... the best 1 in {self.reduction_factor} go on, at first half"
 
 
 @dataclass
@@ -63,7 +63,7 @@ class RFMedianStopping:
 
     @property
     def about(self) -> str:
-        return "a run stops whose best is worse than the median of the others' averages"
+        return "a run stops whose best is worse than the median of the others"
 
 
 @dataclass

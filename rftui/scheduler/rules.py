@@ -88,4 +88,4 @@ class Rules:
             when = f"it judges after chunk {coming[0]}, then {coming[1]}"
             if last and coming[0] >= last:
                 when = f"it has nothing left to judge: its next would be after chunk {coming[0]} of {last}"
-        return f"on ({rules.told(switch.rule)}): {when}"
+        return f"on: {when} ({rules.told(switch.rule)})"

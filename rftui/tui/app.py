@@ -32,6 +32,7 @@ from rftui.tui.plain import AsciiFilter
 from rftui.tui.screens.detail import DetailScreen, log_tail
 from rftui.tui.screens.help import HelpScreen
 from rftui.tui.screens.log import LINES, LogScreen
+from rftui.tui.screens.rules import RulesScreen
 from rftui.tui.widgets.lines import Line, devices, footer, status
 from rftui.tui.widgets.panels import TALL, EventLog, Lower, PlotPanel
 from rftui.tui.widgets.run_table import RunTable
@@ -171,6 +172,8 @@ class RftuiApp(KeysInOrder):
             self.screen.update(run, log_tail(self.board.experiment, run))
         elif isinstance(self.screen, LogScreen):
             self.screen.update(log_tail(self.board.experiment, self.screen.run, LINES))
+        elif isinstance(self.screen, RulesScreen) and self.board.experiment:
+            self.screen.update(self.board.experiment.rules)
         if change.layout:
             self._lower.share_room(self._room.height)
             self.table.rearrange()
@@ -203,6 +206,8 @@ class RftuiApp(KeysInOrder):
         self._paint_lines()
         if run and run.error:
             self.say(f"run {run.id} {run.name} failed: {run.error}", True)
+        elif run and run.stopped_by:
+            self.say(f"run {run.id} stopped by {run.stopped_by}; r brings it back")
 
     def on_resize(self, event: events.Resize) -> None:
         self._room = event.size  # `size` is still the old one
@@ -280,6 +285,10 @@ class RftuiApp(KeysInOrder):
     def action_log(self) -> None:
         if run := self.run_at_cursor:
             self.push_screen(LogScreen(run, log_tail(self.board.experiment, run, LINES), ascii=self._ascii))
+
+    def action_rules(self) -> None:
+        rules = self.board.experiment.rules if self.board.experiment else []
+        self.push_screen(RulesScreen(rules, self.ops.switch, ascii=self._ascii))
 
     def action_help(self) -> None:
         run = self.run_at_cursor

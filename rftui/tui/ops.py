@@ -12,7 +12,7 @@ from rftui.link import LinkLost
 from rftui.messages import Command, Reply
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import Run
-from rftui.tui.actions import ACTIONS, refusal
+from rftui.tui.actions import ACTIONS, READONLY, refusal
 from rftui.tui.board import clean, summary
 from rftui.tui.screens.clone import CloneRequest, CloneScreen
 from rftui.tui.screens.confirm import ConfirmScreen
@@ -41,6 +41,7 @@ class Ops:
         self._attached = app.attached
         self._sent: dict[str, tuple[Command, Run]] = {}
         self._late: list[tuple[Command, Run]] = []  # for the scheduler that is coming up
+        self._switched: set[str] = set()  # ids of commands to switch rules
 
     def press(self, op: str) -> None:
         """Clone the run under the cursor; stop, resume or delete the marked runs, else that one."""
@@ -82,7 +83,24 @@ class Ops:
 
         self._app.push_screen(CloneScreen(run, self._board.alive, fields, ascii=self._ascii), answered)
 
+    def switch(self, rule: str, on: bool) -> None:
+        """Switch a rule on or off."""
+        viewer = self._attached.viewer
+        if self._readonly or self._attached.lost or viewer is None:
+            why = READONLY if self._readonly else "the scheduler has ended"
+            self._app.say(f"rule {rule} stays as it is: {why}", True)
+            return
+        command = Command(uuid.uuid4().hex, "rule", name=rule, changes={"on": on})
+        self._switched.add(command.id)
+        try:
+            viewer.send(command)
+        except LinkLost:
+            pass  # whoever listens to it finds out, too, and says so
+
     def replied(self, reply: Reply) -> None:
+        if reply.command in self._switched:
+            self._switched.remove(reply.command)
+            self._app.say(reply.text, not reply.ok)
         if reply.command not in self._sent:
             return
         if reply.ending and self._attached.can_reopen:
