@@ -1,6 +1,7 @@
 """A real scheduler whose workers are played by hand: they hold runs, train the one that has the turn, carry out orders
 at step ends and write real checkpoints; what they report lies in their outbox until the scheduler hears it."""
 
+import json
 import re
 import shutil
 from collections import Counter, deque
@@ -9,6 +10,7 @@ from fake_worker import write_checkpoint, write_final
 from test_races import Rig
 
 from rftui import messages
+from rftui.automl import rules
 from rftui.paths import ExperimentDir, create, link_checkpoint, newest_checkpoint
 from rftui.runs import QUEUED, RUNNING, WAITING, Run
 from rftui.scheduler.store import Store
@@ -26,6 +28,19 @@ def experiment(folder, runs):
         store.add_run(Run(0, f"r{number}", leaf=number, config={"training_args": {"learning_rate": 1e-4}}))
     store.close()
     return made
+
+
+def set_rules(experiment, *given):
+    """Have these rules on, and no others."""
+    store = Store(experiment.db)
+    store.set_meta("rules", rules.written(rules.switches(given)[0]))
+    store.close()
+
+
+def journal(store):
+    """Every command, whether it was accepted, and the reply."""
+    rows = store._db.execute("SELECT command, ok, reply FROM journal").fetchall()
+    return [(json.loads(command), ok, reply) for command, ok, reply in rows]
 
 
 class Worker:

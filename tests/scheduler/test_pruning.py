@@ -1,29 +1,14 @@
-"""Rules that stop runs while fake workers train, through whatever comes between."""
-
-import json
-import tempfile
-from pathlib import Path
+"""Rules that stop runs while fake workers train; how they are switched, and how their runs come back."""
 
 import pytest
-from simulated import Simulated
-from simulated import experiment as of_runs
-from test_histories import MEMORY
-from test_races import Quiet, Silent
+from simulated import journal, set_rules
 
 from rftui import messages
 from rftui.automl import RFEarlyStopping, RFMedianStopping, RFSuccessiveHalving, rules
 from rftui.messages import Command
-from rftui.runs import DONE, STOPPED, STOPPING, WAITING
-from rftui.scheduler import loop
-from rftui.scheduler.store import Store
+from rftui.runs import DONE, STOPPED, WAITING
 
 WHY = "loss 3 after chunk 1 of 3 is 3rd of 3; 2 go on"
-
-
-def set_rules(experiment, *given):
-    store = Store(experiment.db)
-    store.set_meta("rules", rules.written(rules.switches(given)[0]))
-    store.close()
 
 
 @pytest.fixture
@@ -40,11 +25,6 @@ def finished(seen):
 
 def rule(seen, name):
     return next(rule for rule in seen.experiment.rules if rule.name == name)
-
-
-def journal(store):
-    rows = store._db.execute("SELECT command, ok, reply FROM journal").fetchall()
-    return [(json.loads(command), ok, reply) for command, ok, reply in rows]
 
 
 def test_a_run_is_stopped_like_by_its_key_with_the_reason_in_journal_and_log(halved, play, eyes, kept):
@@ -184,102 +164,3 @@ def test_what_the_rules_were_set_to_goes_on_when_it_is_opened_again(halved, play
     assert play(fit=None).end() == 0
     states = {run.id: (run.state, run.stopped_by) for run in kept().runs()}
     assert states[1] == (DONE, None) and states[3] == (STOPPED, f"rule halving: {WHY}")
-
-
-# ---------------------------------------------------------------- crashes
-
-
-@pytest.fixture
-def simulated(monkeypatch):
-    """A scheduler of four runs with the losses 1 to 4, halved, whose workers are played by hand."""
-    monkeypatch.setattr(loop, "Workers", Silent)
-    monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
-    made = []
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        directory = of_runs(Path(folder), 4)
-        set_rules(directory, RFSuccessiveHalving())
-
-        def start(fit=1):
-            made.append(Simulated(directory, "cpu", fit))
-            made[-1].losses = {run: float(run) for run in range(1, 5)}
-            return made[-1].ready() if fit else made[-1]
-
-        yield start
-        for each in made:
-            if not each.rig.closed:
-                each.kill()
-
-
-def until_run_4_has_ended_its_first_chunk(simulated):
-    """The worker has reported it, and the scheduler has not heard it yet."""
-    while simulated.workers["cpu"].steps.get(4) != 2:
-        simulated.hear("cpu")
-        simulated.work("cpu")
-    assert all(run.state in ("running", "waiting") for run in simulated.runs.values())
-
-
-def decided(simulated):
-    return simulated.rig.board.store.decisions("halving")
-
-
-HALVED = {(1, 1): "keep", (2, 1): "keep", (3, 1): "stop", (4, 1): "stop"}
-
-
-def test_a_scheduler_that_dies_once_a_stop_is_decided_leaves_the_run_stopped(simulated):
-    first = simulated()
-    until_run_4_has_ended_its_first_chunk(first)
-    first.hear("cpu")
-    assert [first.runs[n].state for n in (3, 4)] == [STOPPING, STOPPING] and decided(first) == HALVED
-    first.kill()
-    second = simulated(fit=None)
-    assert [second.runs[n].state for n in (3, 4)] == [STOPPED, STOPPED]
-    assert second.runs[4].stopped_by.startswith("rule halving: loss 4 after chunk 1 of 3 is 4th of 4; 2 go on")
-    second.ready()
-    second.rest()
-    assert {key: outcome for key, outcome in decided(second).items() if key[1] == 1} == HALVED
-    assert [second.runs[n].state for n in (1, 2, 3, 4)] == [DONE, STOPPED, STOPPED, STOPPED]
-    stops = [command["run"] for command, _, _ in journal(second.rig.board.store)]
-    assert stops == [3, 4, 2], "each was pressed once"
-
-
-def test_a_scheduler_that_dies_before_it_kept_a_decision_decides_the_same_again(simulated):
-    first = simulated()
-    until_run_4_has_ended_its_first_chunk(first)
-    first.rig.board.due = lambda: None
-    first.hear("cpu")
-    assert first.runs[4].state == STOPPING
-    first.kill()
-    second = simulated(fit=None).ready()
-    assert decided(second) == {}
-    second.rest()
-    assert {key: outcome for key, outcome in decided(second).items() if key[1] == 1} == HALVED
-    assert [second.runs[n].state for n in (1, 2, 3, 4)] == [DONE, STOPPED, STOPPED, STOPPED]
-
-
-def test_a_worker_that_dies_before_it_can_stop_a_run_leaves_it_stopped(simulated):
-    made = simulated()
-    until_run_4_has_ended_its_first_chunk(made)
-    made.hear("cpu")
-    made.die("cpu")
-    assert [made.runs[n].state for n in (3, 4)] == [STOPPED, STOPPED] and made.runs[4].stopped_by
-    made.rest()
-    assert {key: outcome for key, outcome in decided(made).items() if key[1] == 1} == HALVED
-
-
-def test_a_run_that_goes_back_past_a_rung_is_not_judged_there_again(simulated):
-    made = simulated()
-    until_run_4_has_ended_its_first_chunk(made)
-    made.hear("cpu")
-    made.die("cpu")  # run 2 was never saved: it trains its first chunk again
-    assert made.runs[2].step == 0 and 2 not in made.rig.board.store.chunk_ends()
-    made.losses[2] = 99.0
-    made.rest()
-    assert decided(made)[2, 1] == "keep" and decided(made)[2, 2] == "stop"
-
-
-def test_nothing_is_decided_while_the_scheduler_ends(simulated):
-    made = simulated()
-    until_run_4_has_ended_its_first_chunk(made)
-    made.rig.scheduler.interrupt()
-    made.rig.scheduler._receive(messages.Report("cpu", 1, list(made.workers["cpu"].outbox)))
-    assert decided(made) == {} and not any(run.stopped_by for run in made.runs.values())
