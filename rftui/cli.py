@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from rftui import __version__
 from rftui.automl.nearest import nearest
-from rftui.commands import doctor, eject, launch, listing, mlflow_ui, ops, samples
+from rftui.commands import doctor, eject, launch, listing, mlflow_ui, ops, rules, samples
 from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
 from rftui.link import LinkLost
 from rftui.paths import home_dir
@@ -136,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
     clone.add_argument("--stop-parent", action="store_true", help="stop the run once its clone is accepted")
     clone.add_argument("--name", metavar="TEXT", dest="clone_name", help="the new run's name")
     clone.add_argument("--json", action="store_true", help="an object for each run: ok, text, run, runs")
+    ruled = add("rules", rules.rules, "list the rules that stop runs by themselves, or switch one on or off")
+    ruled.add_argument("name", metavar="NAME")
+    ruled.add_argument("word", metavar="on|off", nargs="?", choices=("on", "off"))
+    ruled.add_argument("rule", metavar="RULE", nargs="?", help="halving, median or early")
+    ruled.add_argument("--set", metavar="PARAMETER=VALUE", action="append", default=[], dest="changes")
+    ruled.add_argument("--json", action="store_true", help="an array of the rules; or an object: ok, text")
     ejected = add("eject", eject.eject, "write a run as a plain TRL script that makes the same weights")
     ejected.add_argument("name", metavar="NAME")
     ejected.add_argument("run", metavar="RUN", help="a run's number or name")

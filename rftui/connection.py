@@ -173,8 +173,7 @@ class Connection:
                 if not again:
                     raise
             self._await_end()
-            run = self.run(command.run)
-            if reason := why_not(run, command.op):
+            if command.run and (reason := why_not(run := self.run(command.run), command.op)):
                 return Reply(command.id, False, refusal(run, command.op, reason))
         raise AssertionError("unreachable")
 

@@ -67,13 +67,15 @@ class Experiment:
         param_config: Any = None,
         create_model_func: Callable[..., Any] | None = None,
         num_shards: int | None = None,
+        rules: Any = None,
         **unknown: Any,
     ) -> list[Run]:
         """Train every config of the group on the dataset, chunk by chunk, and return the runs as they ended.
 
         Datasets are `datasets.Dataset`s or lists of dicts. `create_model_fn(config)` returns (model, tokenizer);
         without it they are loaded from `model_name`. An epoch is cut into `num_chunks` (or `num_shards`; 4 unless
-        told) chunks or into chunks of `chunk_size` rows. Faults that are known before anything starts come together.
+        told) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. Faults that
+        are known before anything starts come together.
         """
         try:
             fit = Fit(
@@ -83,6 +85,7 @@ class Experiment:
                 num_chunks if num_chunks is not None else num_shards,
                 chunk_size,
                 seed,
+                rules,
                 unknown,
             )
             if self._ended:

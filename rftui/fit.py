@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rftui import paths
+from rftui.automl import rules
 from rftui.automl.generation import GENERATION, generation_faults, rows_per_step
 from rftui.automl.grid import expand
 from rftui.automl.nearest import nearest
@@ -33,6 +34,7 @@ class Fit:
         num_chunks: int | None,
         chunk_size: int | None,
         seed: int,
+        given_rules: Any,
         unknown: dict[str, Any],
     ) -> None:
         self.notices: list[str] = []
@@ -47,6 +49,8 @@ class Fit:
             for name, value, least in (("num_chunks", num_chunks, 1), ("chunk_size", chunk_size, 1), ("seed", seed, 0))
             if value is not None and (type(value) is not int or value < least)
         ]
+        self.rules, troubles = rules.switches(given_rules)
+        faults += troubles
         self.datasets = {name: _dataset(given, name, faults) for name, given in datasets.items()}
         leaves: list[Leaf] = []
         try:
@@ -105,6 +109,11 @@ class Fit:
             if dataset is not None:
                 _materialise(dataset, directory.data(number) / name)
         self.spec.save(directory.spec(number))
+        for switch in self.rules.values():
+            switch.after = {run.id: run.chunks for run in store.runs()}  # earlier fits were not given these rules
+            if switch.on:
+                store.log(f"rule {switch.rule.name} is on: {switch.rule.about}", level="info")
+        store.set_meta("rules", rules.written(self.rules))
         taken: set[str] = set()
         for leaf_number, leaf in enumerate(self.spec.leaves):
             name = run_name(leaf.knobs, leaf_number + 1, taken)
@@ -119,7 +128,7 @@ class Fit:
 
 _ARGUMENTS = (
     "config_group create_model_fn train_dataset eval_dataset num_chunks seed chunk_size "
-    "param_config create_model_func num_shards"
+    "param_config create_model_func num_shards rules"
 ).split()
 
 

@@ -11,7 +11,16 @@ from datasets import Dataset, DatasetDict, load_from_disk
 import rftui.scheduler
 from rftui import experiment as module
 from rftui import fit as fit_module
-from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
+from rftui.automl import (
+    List,
+    RFEarlyStopping,
+    RFGridSearch,
+    RFLoraConfig,
+    RFModelConfig,
+    RFSFTConfig,
+    RFSuccessiveHalving,
+    rules,
+)
 from rftui.automl.spec import Spec
 from rftui.experiment import Experiment
 from rftui.faults import Fault
@@ -29,7 +38,7 @@ class Store:
 
     def __init__(self, path):
         self.path = path
-        self.fits, self.rows, self.said = self.kept.setdefault(path, ([], [], []))
+        self.fits, self.rows, self.said, self.meta = self.kept.setdefault(path, ([], [], [], {}))
 
     create = read = classmethod(lambda cls, path: cls(path))
 
@@ -41,6 +50,9 @@ class Store:
         self.rows.append(run)
         run.id = len(self.rows)
         return run.id
+
+    def set_meta(self, key, value):
+        self.meta[key] = value
 
     def log(self, text, run=None, level="notice"):
         self.said.append(text)
@@ -152,6 +164,28 @@ def test_all_faults_come_together(trained):
     assert "did you mean 'num_chunks'" in told and "create_model_fn is list" in told and "no rows" in told
     with pytest.raises(Fault, match="'lock'"):
         Experiment("f").run_fit(CONFIGS, lambda config: lock, ROWS)
+
+
+def test_rules_are_checked_with_the_rest_and_kept_with_the_experiment(trained):
+    with pytest.raises(Fault) as fault:
+        Experiment("f").run_fit(CONFIGS, None, [], rules=[RFEarlyStopping(0), "halving"])
+    assert [line.split(";")[0] for line in fault.value.lines] == [
+        "RFEarlyStopping: patience must be a whole number, 1 or more, not 0",
+        "rules holds 'halving'",
+        "train_dataset has no rows",
+    ]
+    experiment = Experiment("f")
+    experiment.run_fit(CONFIGS, None, ROWS, rules=RFSuccessiveHalving(3))
+    store = store_of(experiment)
+    assert "rule halving is on: after chunk 1, 3, 9, ... the best 1 in 3 go on, at first half" in store.said
+    kept = rules.read(store.meta["rules"])
+    assert kept == rules.switches(RFSuccessiveHalving(3))[0]
+    for run in store.rows:
+        run.chunks = 4
+    experiment.run_fit(CONFIGS, None, ROWS, rules=[RFEarlyStopping()])
+    kept = rules.read(store_of(experiment).meta["rules"])
+    assert {name: switch.on for name, switch in kept.items()} == {"halving": False, "median": False, "early": True}
+    assert kept["early"].after == {1: 4, 2: 4}, "what another fit left is not its business"
 
 
 def test_nothing_to_train_another_mode_and_an_ended_experiment(trained):

@@ -85,6 +85,8 @@ def show(arguments: argparse.Namespace) -> int:
         for run in found.runs:
             if run.error:
                 print(f"run {run.id}: {clean(run.error, 300)}")
+            elif run.stopped_by:
+                print(f"run {run.id}: stopped by {clean(run.stopped_by, 300)}")
     return DONE
 
 
@@ -112,6 +114,7 @@ def _run_lines(run: Run, curves: dict[str, list[Any]]) -> str:
     plain = _plain(run)
     pairs = [(key, number(plain[key])) for key in FIELDS if key not in ("knobs", "metrics", *_OPTIONAL)]
     pairs += [(key, clean(plain[key], 300)) for key in _OPTIONAL if plain[key]]
+    pairs += [("stopped by", clean(run.stopped_by, 300))] if run.stopped_by else []
     pairs += [(knob, clean(value, 300)) for knob, value in plain["knobs"].items()]
     pairs += [
         (name, f"{number(value)}  ({len(curves.get(name, []))} points)") for name, value in plain["metrics"].items()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rftui.link import Server
-from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
+from rftui.messages import Device, Event, ExperimentInfo, Field, Rule, Snapshot, Update
 from rftui.paths import ExperimentDir
 from rftui.runs import Run
 from rftui.scheduler.store import Store
@@ -35,6 +35,7 @@ class Board:
         self.info = ExperimentInfo(experiment.name, str(experiment.path), pid=os.getpid(), rows=rows)
         self.steps: deque[float] = deque(maxlen=400)
         self.pace: dict[int, float] = {}  # run -> seconds that a step took in its last turn
+        self.chunk_ends = 0  # how often one was noted or taken back
         self._server = server
         self._sequence = 0
         self._flushed = 0.0
@@ -68,10 +69,17 @@ class Board:
         run.metrics = run.metrics | values  # replaced, not changed: copies of the run are on their way to viewers
         self.touch(run, urgent=False)
 
+    def end_chunk(self, run: Run) -> None:
+        """The run stands where its chunks so far have ended, or just past that."""
+        if run.chunk:
+            self.store.end_chunk(run.id, run.chunk, run.step)
+            self.chunk_ends += 1
+
     def rewind(self, run: Run, step: int, history: Iterable[tuple[int, dict[str, float]]]) -> None:
         """The run goes on from `step`: what it did past it is void, and of its `history` up to it (step, metric ->
         value) nothing is missing."""
         self.store.rewind(run.id, step)
+        self.chunk_ends += 1
         run.step = step
         self._rewound[run.id] = step
         self._points = [point for point in self._points if point[0] != run.id or point[2] <= step]
@@ -103,6 +111,10 @@ class Board:
             self.info.state, self.info.waiting_for = state, waiting_for
             self.store.set_meta("state", state)
             self._info = self._urgent = True
+
+    def set_rules(self, rules: list[Rule]) -> None:
+        self.info.rules = rules
+        self._info = self._urgent = True
 
     def estimate(self, workers: int) -> None:
         """Refresh the seconds that are left and the steps a second of all runs together."""

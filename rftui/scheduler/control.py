@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from rftui.automl.generation import steps_apart
+from rftui.faults import Fault
 from rftui.messages import Command, Reply
 from rftui.runs import DELETED, DONE, FAILED, OPS, STOPPED, STOPPING, WAITING, Run, refusal, why_not
 from rftui.scheduler.board import Board
 from rftui.scheduler.cloning import Cloning
 from rftui.scheduler.policy import entry_turns
+from rftui.scheduler.rules import Rules
 from rftui.scheduler.turns import Turns
 
 
@@ -25,11 +27,12 @@ class Host(Protocol):
 class Control:
     """Carries out commands. Everything here happens between two messages of the loop."""
 
-    def __init__(self, host: Host, board: Board, turns: Turns) -> None:
+    def __init__(self, host: Host, board: Board, turns: Turns, rules: Rules) -> None:
         self._host = host
         self._board = board
         self._turns = turns
         self._cloning = Cloning(board, turns)
+        self._rules = rules
 
     def handle(self, command: Command) -> Reply:
         """The answer to a command; an accepted one is in the journal before it takes effect."""
@@ -47,6 +50,8 @@ class Control:
         if command.op == "halt":
             self._host.interrupt()
             return Reply(command.id, True, "every run stops at its next step")
+        if command.op == "rule":
+            return self._rule(command)
         if command.op not in OPS:
             return Reply(command.id, False, f"{command.op!r} is no op: say {', '.join(OPS[:-1])} or {OPS[-1]}")
         run = self._board.runs.get(command.run)
@@ -60,6 +65,8 @@ class Control:
             return self._cloning.clone(command, run, _asked(command))
         op = {"stop": self._stop, "resume": self._resume, "delete": self._delete, "undo": self._undo}[command.op]
         text = op(run)
+        if command.op == "stop":
+            run.stopped_by = f"{command.by}: {command.reason}" if command.reason else None
         self._board.touch(run)
         self._board.log(f"{text} ({_asked(command)})", run)
         return Reply(command.id, True, text)
@@ -67,6 +74,14 @@ class Control:
     def too_late(self, command: Command) -> Reply:
         """The refusal of what only another scheduler can do."""
         return Reply(command.id, False, "the experiment is just ending; `rftui open` takes it up again", ending=True)
+
+    def _rule(self, command: Command) -> Reply:
+        try:
+            text = self._rules.switch(command.name or "", command.changes)
+        except Fault as fault:
+            return Reply(command.id, False, str(fault))
+        self._board.log(f"{text} ({_asked(command)})")
+        return Reply(command.id, True, text)
 
     def _stop(self, run: Run) -> str:
         if run.id not in self._turns.resident:
@@ -82,7 +97,11 @@ class Control:
     def _resume(self, run: Run) -> str:
         run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
         self._turns.go_back(run)
-        return f"run {run.id} goes on from step {run.step} with the next free turn"
+        text = f"run {run.id} goes on from step {run.step} with the next free turn"
+        if run.stopped_by:
+            run.stopped_by, run.exempt = None, True
+            text += "; rules leave it alone from now on"
+        return text
 
     def _delete(self, run: Run) -> str:
         run.before = run.state

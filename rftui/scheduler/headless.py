@@ -38,10 +38,11 @@ class Printer:
         for run in runs:
             loss, evaluated = (_number(run.metrics.get(name)) for name in ("loss", "eval_loss"))
             chunk = f"{run.chunk}/{run.chunks}"
-            rows.append((str(run.id), run.name, run.state, chunk, str(run.step), loss, evaluated, run.error or ""))
-        for number, name, state, chunk, step, loss, evaluated, error in rows:
+            why = run.error or run.stopped_by or ""
+            rows.append((str(run.id), run.name, run.state, chunk, str(run.step), loss, evaluated, why))
+        for number, name, state, chunk, step, loss, evaluated, why in rows:
             cells = (f"{number:>4}  {name:<{width}}  {state:<8}  {chunk:>7}  {step:>6}", f"{loss:>8}  {evaluated:>8}")
-            self._write("  ".join([*cells, error]).rstrip())
+            self._write("  ".join([*cells, why]).rstrip())
         self._write(f"{self._board.info.state}: {self._board.info.path}")
 
     def _progress(self) -> str:

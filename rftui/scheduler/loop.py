@@ -17,6 +17,7 @@ from rftui.scheduler.board import Board
 from rftui.scheduler.control import Control
 from rftui.scheduler.crew import Crew
 from rftui.scheduler.headless import Printer
+from rftui.scheduler.rules import Rules
 from rftui.scheduler.signals import caught
 from rftui.scheduler.store import Store, Unwritten
 from rftui.scheduler.takeup import discard_deleted
@@ -78,7 +79,8 @@ class Scheduler:
         self.board = Board(experiment, self.store, self.server, list(self.workers.slots))
         self.turns = Turns(self.board, self.server, self.workers)
         self.turns.park()  # whatever an earlier scheduler was doing with them
-        self.control = Control(self, self.board, self.turns)
+        self.rules = Rules(self.board)
+        self.control = Control(self, self.board, self.turns, self.rules)
         self.crew = Crew(self.board, self.server, self.workers, self.turns, fit)
         self._viewer = viewer
         self._printer = Printer(self.board)
@@ -173,6 +175,9 @@ class Scheduler:
                 self._command(message)
             case signal.Signals():
                 self._signalled(message)
+        if self.turns.open and not self._ending:
+            for press in self.rules.presses():
+                self.control.handle(press)
 
     def _command(self, command: messages.Command) -> None:
         try:

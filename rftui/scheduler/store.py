@@ -1,4 +1,5 @@
-"""What an experiment keeps: runs, metrics, events, the journal of ops and the turns, in SQLite (WAL, one writer)."""
+"""What an experiment keeps: runs, metrics, events, turns, the journal of ops, what rules decided; in SQLite (WAL, one
+writer)."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rftui.automl.verdicts import End, Verdict, chunk_value
 from rftui.faults import FAILED, Fault
 from rftui.messages import Command, Event, Reply
 from rftui.paths import sync
 from rftui.runs import Run, redact
 
-_VERSION = 1
+_VERSION = 2
 _BUSY = 10.0  # seconds that a connection waits for another's write
 
 _SCHEMA = """
@@ -33,6 +35,15 @@ CREATE TABLE turns (id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER, turn INTE
 CREATE TABLE outbox (run INTEGER PRIMARY KEY, tracker_run TEXT, last_seq INTEGER, sent TEXT);
 """
 
+_ADDED = {
+    2: """
+CREATE TABLE chunk_ends (run INTEGER, chunk INTEGER, step INTEGER, "values" TEXT, PRIMARY KEY (run, chunk));
+CREATE TABLE decisions (rule TEXT, run INTEGER, rung INTEGER, outcome TEXT, reason TEXT, time REAL,
+    PRIMARY KEY (rule, run, rung));
+""",
+}
+"""Version -> what it added to the one before."""
+
 Curve = list[tuple[int, float]]
 
 
@@ -47,7 +58,8 @@ class Store:
     """
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
-        """Raises Fault where the file cannot be read, or was written by a newer rftui."""
+        """Raises Fault where the file cannot be read, or was written by a newer rftui. An older one's is brought up to
+        date before it is written."""
         self._path = path
         mode = "ro" if readonly else "rw"
         try:
@@ -63,6 +75,15 @@ class Store:
             raise Fault(f"{path} cannot be read: {error}", code=FAILED) from error
         if version > _VERSION:
             raise Fault(f"{path} was written by a newer rftui (its format is {version}, this one reads {_VERSION})")
+        if version < _VERSION and not readonly:
+            self._upgrade(version)
+
+    def _upgrade(self, version: int) -> None:
+        added = [table for later in range(version + 1, _VERSION + 1) for table in _ADDED[later].split(";")]
+        for statement in ("BEGIN IMMEDIATE", *added):
+            self._write(statement)
+        self.set_meta("version", str(_VERSION))
+        self.commit()
 
     @classmethod
     def create(cls, path: Path) -> Store:
@@ -73,7 +94,7 @@ class Store:
             db = sqlite3.connect(work, timeout=_BUSY)
             work.chmod(0o600)
             db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(_SCHEMA)
+            db.executescript(_SCHEMA + "".join(_ADDED.values()))
             db.execute("INSERT INTO meta VALUES ('version', ?), ('created', ?)", (str(_VERSION), str(time.time())))
             db.commit()
             db.close()
@@ -164,7 +185,7 @@ class Store:
     # ------------------------------------------------------------ metrics
 
     def add_points(self, points: Iterable[tuple[int, str, int, float]]) -> None:
-        """(run, metric, step, value); a point that is there already stays. SQLite keeps a NaN as NULL."""
+        """(run, metric, step, value); a point that is there already stays."""
         now = time.time()
         self._write(
             "INSERT OR IGNORE INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)",
@@ -179,7 +200,7 @@ class Store:
         rows = self._db.execute(f"SELECT run, metric, step, value FROM metrics {where} ORDER BY step", values)
         for number, metric, step, value in rows:
             points = curves.setdefault(number, {}).setdefault(metric, [])
-            points.append((step, float("nan") if value is None else value))
+            points.append((step, _number(value)))
         if limit:
             curves = {
                 number: {metric: _thinned(points, limit) for metric, points in of_run.items()}
@@ -192,8 +213,45 @@ class Store:
         return {metric: points[-1][1] for metric, points in self.curves(run).get(run, {}).items()}
 
     def rewind(self, run: int, step: int) -> None:
-        """Forget the run's points past `step`."""
-        self._write("DELETE FROM metrics WHERE run = ? AND step > ?", (run, step))
+        """Forget the run's points and chunk ends past `step`."""
+        for table in ("metrics", "chunk_ends"):
+            self._write(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
+
+    # ------------------------------------------------------------ chunk ends, decisions
+
+    def end_chunk(self, run: int, chunk: int, step: int) -> None:
+        """The run stands at `step`, where this many of its chunks have ended; noted once. What each metric was there
+        comes from its points past the chunk end before."""
+        known = self._db.execute("SELECT 1 FROM chunk_ends WHERE run = ? AND chunk >= ?", (run, chunk)).fetchone()
+        if known:
+            return
+        (since,) = self._db.execute("SELECT max(step) FROM chunk_ends WHERE run = ?", (run,)).fetchone()
+        points: dict[str, list[float]] = {}
+        rows = self._db.execute(
+            "SELECT metric, value FROM metrics WHERE run = ? AND step > ? AND step <= ? ORDER BY step",
+            (run, since or 0, step),
+        )
+        for metric, value in rows:
+            points.setdefault(metric, []).append(_number(value))
+        values = {metric: chunk_value(metric, of_chunk) for metric, of_chunk in points.items()}
+        self._write("INSERT INTO chunk_ends VALUES (?, ?, ?, ?)", (run, chunk, step, json.dumps(values)))
+
+    def chunk_ends(self) -> dict[int, dict[int, End]]:
+        """run -> chunk -> how it ended."""
+        ends: dict[int, dict[int, End]] = {}
+        for run, chunk, step, values in self._db.execute("SELECT * FROM chunk_ends ORDER BY run, chunk"):
+            ends.setdefault(run, {})[chunk] = End(step, json.loads(values))
+        return ends
+
+    def decide(self, rule: str, verdict: Verdict) -> None:
+        """Keep what a rule decided."""
+        values = (rule, verdict.run, verdict.rung, verdict.outcome, verdict.reason, time.time())
+        self._write("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def decisions(self, rule: str) -> dict[tuple[int, int], str]:
+        """(run, rung) -> outcome of all that a rule decided."""
+        rows = self._db.execute("SELECT run, rung, outcome FROM decisions WHERE rule = ?", (rule,))
+        return {(run, rung): outcome for run, rung, outcome in rows}
 
     # ------------------------------------------------------------ events, journal, turns
 
@@ -243,6 +301,11 @@ def _unwritten(path: Path, error: sqlite3.Error) -> Unwritten:
     except OSError:
         free = ""
     return Unwritten(f"{path} cannot be written: {error}{free}", code=FAILED)
+
+
+def _number(value: float | None) -> float:
+    """A value as it was: SQLite keeps a NaN as NULL."""
+    return float("nan") if value is None else value
 
 
 def _thinned(points: Curve, limit: int) -> Curve:

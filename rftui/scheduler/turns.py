@@ -94,6 +94,7 @@ class Turns:
             case messages.Begun(_, step, total, chunk, chunks, epoch):
                 run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
                 self._began[run.id] = step
+                self._board.end_chunk(run)  # a clone joins there, or a crash came between the end and its note
                 self._board.touch(run)
             case messages.Saved(_, step, path, seconds, size):
                 if not run.checkpoint:
@@ -115,6 +116,7 @@ class Turns:
                     self.pins.told(self._board.runs[clone])
             case messages.TurnEnded(_, step, chunk, epoch, seconds):
                 self._board.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run)
+                self._board.end_chunk(run)
                 self._end_turn(worker, run, seconds)
                 if run.state == RUNNING:
                     run.state = WAITING
@@ -129,6 +131,7 @@ class Turns:
                 else:
                     run.state = DONE
                     self._board.log(f"run {run.id} is done", run)
+                    self._board.end_chunk(run)
                 self.pins.freed(run)
             case messages.Failed(_, error, _, seconds, again):
                 self._leave(worker, run, seconds)

@@ -51,6 +51,7 @@ ACTIONS = (
     Action("panel('')", "1", "1", "The runs alone, or with the panels", "View"),
     Action("panel('plot')", "2", "2", "Show or hide the plot", "View"),
     Action("panel('events')", "3", "3", "Show or hide the events", "View"),
+    Action("rules", "R", "R", "Rules that stop runs by themselves: switch them on or off", "View", "Rules"),
     Action("help", "question_mark", "?", "This help", "View", "Help"),
     Action("quit", "q,ctrl+q,ctrl+c", "q", "Quit; asks what becomes of runs that train", "View", "Quit"),
 )

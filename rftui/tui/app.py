@@ -33,6 +33,7 @@ from rftui.tui.plain import AsciiFilter
 from rftui.tui.screens.detail import DetailScreen, log_tail
 from rftui.tui.screens.help import HelpScreen
 from rftui.tui.screens.log import LINES, LogScreen
+from rftui.tui.screens.rules import RulesScreen
 from rftui.tui.widgets.lines import Line, devices, footer, status
 from rftui.tui.widgets.panels import TALL, EventLog, Lower, PlotPanel
 from rftui.tui.widgets.run_table import RunTable
@@ -173,6 +174,8 @@ class RftuiApp(KeysInOrder):
             self.screen.update(run, log_tail(self.board.experiment, run))
         elif isinstance(self.screen, LogScreen):
             self.screen.update(log_tail(self.board.experiment, self.screen.run, LINES))
+        elif isinstance(self.screen, RulesScreen) and self.board.experiment:
+            self.screen.update(self.board.experiment.rules)
         if change.layout:
             self._lower.share_room(self._room.height)
             self.table.rearrange()
@@ -219,6 +222,8 @@ class RftuiApp(KeysInOrder):
             failed = f"run {run.id} failed"  # the suggestion tells of what, too
         if failed:
             self.say(f"{failed}; ! {suggested.reason}" if suggested else failed, True)
+        elif run.stopped_by:
+            self.say(f"run {run.id} stopped by {run.stopped_by}; r brings it back")
         elif suggested:
             text = f" ! run {run.id} {clean(run.name)}: {suggested.reason}"
             self._lines["message"].show(Text(text, style="bold yellow"))
@@ -311,6 +316,10 @@ class RftuiApp(KeysInOrder):
     def action_log(self) -> None:
         if run := self.run_at_cursor:
             self.push_screen(LogScreen(run, log_tail(self.board.experiment, run, LINES), ascii=self._ascii))
+
+    def action_rules(self) -> None:
+        rules = self.board.experiment.rules if self.board.experiment else []
+        self.push_screen(RulesScreen(rules, self.ops.switch, ascii=self._ascii))
 
     def action_help(self) -> None:
         run = self.run_at_cursor

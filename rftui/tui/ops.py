@@ -41,6 +41,7 @@ class Ops:
         self._sent: dict[str, tuple[Command, Run]] = {}
         self._late: list[tuple[Command, Run]] = []  # for the scheduler that is coming up
         self._together: list[set[int]] = []  # runs that were deleted at once
+        self._switched: set[str] = set()  # ids of commands to switch rules
 
     def press(self, op: str) -> None:
         """Stop, resume or delete the marked runs, else the one under the cursor."""
@@ -86,7 +87,24 @@ class Ops:
         """Why a deleted run cannot come back; one that is being deleted can."""
         return why_not(run, "undo") if run.state == DELETED else None
 
+    def switch(self, rule: str, on: bool) -> None:
+        """Switch a rule on or off."""
+        viewer = self._attached.viewer
+        if self._readonly or self._attached.lost or viewer is None:
+            why = READONLY if self._readonly else "the scheduler has ended"
+            self._app.say(f"rule {rule} stays as it is: {why}", True)
+            return
+        command = Command(uuid.uuid4().hex, "rule", name=rule, changes={"on": on})
+        self._switched.add(command.id)
+        try:
+            viewer.send(command)
+        except LinkLost:
+            pass  # whoever listens to it finds out, too, and says so
+
     def replied(self, reply: Reply) -> None:
+        if reply.command in self._switched:
+            self._switched.remove(reply.command)
+            self._app.say(reply.text, not reply.ok)
         if reply.command not in self._sent:
             return
         if reply.ending and self._attached.can_reopen:

@@ -1,4 +1,4 @@
-"""Every op that a state refuses, from the shell and from Python: in the words of the scheduler, which is not started."""
+"""Every op that a state refuses, from the shell and from Python: in the same words, and no scheduler is started."""
 
 import pytest
 

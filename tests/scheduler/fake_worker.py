@@ -35,6 +35,7 @@ class World:
         self.set_backs, self.full = defaultdict(list), set()
         self.adapted = {}
         self.begun = threading.Event()  # a worker was started
+        self.losses = {}  # run -> its loss at each step, where that is not 1 / step
         rate, token = (
             messages.Field("training_args.learning_rate", "float"),
             messages.Field("model_kwargs.token", "text"),
@@ -181,7 +182,7 @@ class FakeWorker(threading.Thread):
         self.world.trained.append((run, step))
         chunk = step // self.world.per
         self.link.report(messages.Stepped(run, step, chunk, float(chunk)))
-        self.link.report(messages.Logged(run, step, {"loss": 1 / step}))
+        self.link.report(messages.Logged(run, step, {"loss": self.world.losses.get(run, 1 / step)}))
         if step == self.world.chunks * self.world.per:
             self.finish(run)
         elif step % self.world.per == 0:

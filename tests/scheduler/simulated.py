@@ -1,6 +1,7 @@
 """A real scheduler whose workers are played by hand: they hold runs, train the one that has the turn, carry out orders
 at step ends and write real checkpoints; what they report lies in their outbox until the scheduler hears it."""
 
+import json
 import re
 import shutil
 from collections import Counter, deque
@@ -9,6 +10,7 @@ from fake_worker import write_checkpoint, write_final
 from test_races import Rig
 
 from rftui import messages
+from rftui.automl import rules
 from rftui.paths import ExperimentDir, checkpoint_marker, create, link_checkpoint, newest_checkpoint
 from rftui.runs import QUEUED, RUNNING, WAITING, Run
 from rftui.scheduler.store import Store
@@ -28,6 +30,19 @@ def experiment(folder, runs):
     return made
 
 
+def set_rules(experiment, *given):
+    """Have these rules on, and no others."""
+    store = Store(experiment.db)
+    store.set_meta("rules", rules.written(rules.switches(given)[0]))
+    store.close()
+
+
+def journal(store):
+    """Every command, whether it was accepted, and the reply."""
+    rows = store._db.execute("SELECT command, ok, reply FROM journal").fetchall()
+    return [(json.loads(command), ok, reply) for command, ok, reply in rows]
+
+
 class Worker:
     def __init__(self):
         self.inbox, self.outbox = deque(), deque()
@@ -42,6 +57,7 @@ class Simulated:
         self.rig = Rig(directory, fit, devices)
         self.workers = {name: Worker() for name in self.rig.workers}
         self.rig.scheduler.server.task = self._task
+        self.losses: dict[int, float] = {}  # run -> its loss at each step, where that is not 1 / step
         self.lead: dict[int, Counter[int]] = {}
         self.waiting: set[int] = set()
         self._follow()
@@ -162,7 +178,7 @@ class Simulated:
             assert not newest or checkpoint_marker(newest)["step"] < step, f"run {run} trains step {step} again"
             chunk = step // PER
             worker.outbox.append(messages.Stepped(run, step, chunk, step / PER))
-            worker.outbox.append(messages.Logged(run, step, {"loss": 1 / step}))
+            worker.outbox.append(messages.Logged(run, step, {"loss": self.losses.get(run, 1 / step)}))
         if step == CHUNKS * PER:
             path, final = self._save(worker, run, step), str(write_final(self.directory.run(run), step, PER))
             del worker.steps[run]

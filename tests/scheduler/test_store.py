@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from rftui.automl.verdicts import End, Verdict
 from rftui.faults import Fault
 from rftui.messages import Command, Reply
 from rftui.runs import Run
@@ -179,3 +180,65 @@ def test_a_store_is_made_whole_or_not_at_all(path, monkeypatch):
 def test_a_number_is_given_once_also_by_the_next_scheduler(store, path):
     assert [store.new_incarnation(), store.new_incarnation()] == [1, 2]
     assert Store(path).new_incarnation() == 3, "it is committed before anyone uses it"
+
+
+def test_a_chunks_values_are_those_of_its_points_and_are_noted_once(store):
+    store.add_points([(1, "loss", step, float(step)) for step in range(1, 5)] + [(2, "loss", 1, 9.0)])
+    store.add_points([(1, "eval_loss", 2, 7.0), (1, "eval_loss", 4, 6.0)])
+    store.end_chunk(1, 1, 2)
+    store.end_chunk(1, 2, 4)
+    store.add_points([(1, "loss", 5, 100.0)])
+    store.end_chunk(1, 2, 5)
+    assert store.chunk_ends() == {
+        1: {1: End(2, {"loss": 1.5, "eval_loss": 7.0}), 2: End(4, {"loss": 3.5, "eval_loss": 6.0})}
+    }
+    store.add_points([(3, "loss", 1, math.nan)])
+    store.end_chunk(3, 1, 1)
+    assert math.isnan(store.chunk_ends()[3][1].values["loss"])
+
+
+def test_chunk_ends_are_rewound_with_the_run_and_decisions_are_not(store):
+    store.add_points([(1, "loss", step, float(step)) for step in range(1, 5)])
+    store.end_chunk(1, 1, 2)
+    store.end_chunk(1, 2, 4)
+    store.decide("halving", Verdict(1, 2, "stop", "it is the worst"))
+    store.rewind(1, 3)
+    assert list(store.chunk_ends()[1]) == [1] and store.decisions("halving") == {(1, 2): "stop"}
+    store.add_points([(1, "loss", 4, 40.0)])
+    store.end_chunk(1, 2, 4)
+    assert store.chunk_ends()[1][2].values == {"loss": 21.5}
+    assert store.decisions("median") == {}
+    with pytest.raises(Unwritten, match="UNIQUE"):
+        store.decide("halving", Verdict(1, 2, "keep"))
+
+
+@pytest.fixture
+def old(path):
+    """A store of version 1."""
+    store = Store.create(path)
+    store.add_run(Run(0, "a", step=3))
+    store.set_meta("version", "1")
+    for table in ("chunk_ends", "decisions"):
+        store._db.execute(f"DROP TABLE {table}")
+    store.close()
+    return path
+
+
+def test_an_older_file_is_brought_up_to_date_before_it_is_written(old):
+    reader = Store.read(old)
+    assert reader.run(1).step == 3 and reader.meta("version") == "1", "whoever only reads leaves it alone"
+    store = Store(old)
+    assert store.meta("version") == "2" and store.chunk_ends() == {} == store.decisions("halving")
+    store.end_chunk(1, 1, 3)
+    store.close()
+    assert Store.read(old).chunk_ends() == {1: {1: End(3, {})}}
+    assert Store(old).meta("version") == "2"
+
+
+def test_an_older_file_stays_as_it_was_where_it_cannot_be_brought_up_to_date(old, monkeypatch):
+    monkeypatch.setitem(store_module._ADDED, 2, store_module._ADDED[2] + "nonsense;")
+    with pytest.raises(Unwritten, match="nonsense"):
+        Store(old)
+    monkeypatch.undo()
+    assert Store.read(old).meta("version") == "1"
+    assert Store(old).chunk_ends() == {}

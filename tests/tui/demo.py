@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 
-from fakes import FIELDS, FakeLaunch, FakeViewer, made
+from fakes import FIELDS, FakeLaunch, FakeViewer, made, some_rules
 
 from rftui.automl.sweeps import combinations, sweep_faults
 from rftui.automl.validate import sentence
@@ -34,11 +34,14 @@ class Imagined(FakeViewer):
             n: made(n, "queued", lr=rates[(n - 1) % 4], r=16 if n < 5 else 64, step=0, device=None)
             for n in range(1, 9)
         }
+        self.runs[6].state = "stopped"
+        self.runs[6].stopped_by = "rule halving: loss 2.31 after chunk 2 of 16 is 6th of 8; 4 go on"
         self.runs[8].name = "lr=[1e-4 [/b] and a name that goes on and on"
         self.curves: dict[int, dict[str, list[tuple[int, float]]]] = {}
         self.events = [Event(1, time.time(), "the configs are checked")]
         self.devices = [Device("gpu0", "ready", 11, None, int(61e9), int(141e9), 0.9), Device("gpu1", "ready", 12)]
         self.info = ExperimentInfo("tinychat-sft", "/tmp/tinychat-sft", "running", pid=4120, rows=800)
+        self.info.rules = some_rules()
         self._sequence, self._turn, self._ending = 0, 0, False
         self._lock = threading.Lock()
         self.give(Snapshot(0, self.info, self._copies(), {}, list(self.events), self.devices, {"SFT": FIELDS}))
@@ -57,6 +60,12 @@ class Imagined(FakeViewer):
             if command.op in ("halt", "finish"):
                 self._ending = True
                 return
+            if command.op == "rule":
+                on = {rule.name: rule.on for rule in self.info.rules} | {command.name or "": command.changes["on"]}
+                self.info.rules = some_rules(**on)
+                text = f"rule {command.name} is {'on' if command.changes['on'] else 'off'}"
+                self._tell(Update(0, experiment=replace(self.info), events=[self._event(f"{text} (by key)", 0)]))
+                return self.give(Reply(command.id, True, text))
             assert run
             if reason := why_not(run, command.op):
                 text = f"run {run.id} {run.name}: {command.op} is refused, {reason}"

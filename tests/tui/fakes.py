@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import queue
+from dataclasses import asdict
 
+from rftui.automl import rules
 from rftui.link import LinkLost
-from rftui.messages import Command, Device, Event, ExperimentInfo, Field, Reply, Snapshot, Update
+from rftui.messages import Command, Device, Event, ExperimentInfo, Field, Reply, Rule, Snapshot, Update
 from rftui.runs import Run
 
 NOW = 1_790_000_000.0
@@ -31,6 +33,11 @@ FIELDS = [
     Field("training_args.lr_scheduler_kwargs", "text", None, optional=True, help="Additional scheduler parameters."),
     Field("model_name", "text", help="A directory, or a name on the Hugging Face hub."),
 ]
+
+
+def some_rules(**on: bool) -> list[Rule]:
+    """Every rule there is, as its defaults are."""
+    return [Rule(name, on.get(name, False), kind().about, asdict(kind())) for name, kind in rules.RULES.items()]
 
 
 def config(lr: float = 2e-4, r: int = 16, **more: object) -> dict[str, object]:
@@ -84,6 +91,7 @@ def snapshot(runs: list[Run] | None = None, *, state: str = "running", **more: o
     devices = [Device("cpu", "ready", 4121, 1, int(1.9e9), int(16e9), 0.62)]
     info = ExperimentInfo("tinychat-sft", "/nowhere/tinychat-sft", state, pid=4120, eta=2460.0, rows=800)
     info.steps_per_second = 3.4
+    info.rules = some_rules(halving=True)
     whole = Snapshot(10, info, runs, curves, events, devices, {"SFT": FIELDS})
     for name, value in more.items():
         setattr(whole, name, value)

@@ -66,6 +66,11 @@ def test_the_help(snap_compare, size):
     assert snap_compare(app(), terminal_size=size, run_before=after("question_mark"))
 
 
+@SIZES
+def test_the_rules(snap_compare, size):
+    assert snap_compare(app(), terminal_size=size, run_before=after("R", "j"))
+
+
 @pytest.mark.parametrize("key", ["d", "q"])
 def test_a_question(snap_compare, key):
     assert snap_compare(app(), terminal_size=(80, 24), run_before=after(key))

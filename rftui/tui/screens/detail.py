@@ -56,6 +56,10 @@ def _text(run: Run, runs: Mapping[int, Run], log_tail: list[str], ascii: bool) -
         ("checkpoint", run.checkpoint or "-"),
         ("final", run.final or "-"),
     ]
+    if run.stopped_by:
+        facts.insert(1, ("stopped by", f"{run.stopped_by}; resume brings it back, and no rule stops it again"))
+    elif run.exempt:
+        facts.insert(1, ("rules", "leave it alone: it was resumed after one had stopped it"))
     _section(text, "", facts)
     config = flatten(redact(run.config))
     _family(text, run, runs, ascii)

@@ -77,7 +77,7 @@ def _device(device: Device, ascii: bool) -> str:
     return " ".join(parts)
 
 
-_SPARE = ("Metric", "Mark", "Open", "Filter", "Help", "Quit")
+_SPARE = ("Rules", "Metric", "Mark", "Open", "Filter", "Help", "Quit")
 
 
 def footer(run: Run | None, size: Size, *, readonly: bool) -> Text:
