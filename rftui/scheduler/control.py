@@ -119,11 +119,11 @@ class Control:
             run.state = before
             return f"run {run.id} is back, {before}"
         stopped = before in (STOPPED, STOPPING)
+        run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
         if run.id in self._turns.resident:
             self._turns.halt(run, "stop" if stopped else "move")
             run.state = STOPPING if stopped else WAITING
         else:
-            run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
             self._turns.go_back(run, keep=stopped)
             if run.warm:
                 self._turns.pins.take_up(run)

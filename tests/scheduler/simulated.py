@@ -211,7 +211,12 @@ class Simulated:
     def _follow(self):
         """Runs join and leave those that may have a turn."""
         present = {number for fit in {run.fit for run in self.runs.values()} for number in self.in_force(fit)}
-        self.lead = {number: self.lead.get(number, Counter()) for number in present}
+        leads = {number: self.lead.get(number, Counter()) for number in present}
+        # A run that left and joins again enters with the smallest count in force, as if it were new.
+        self.lead = {
+            n: Counter({other: turns for other, turns in lead.items() if other in present})
+            for n, lead in leads.items()
+        }
 
 
 def copied(directory: ExperimentDir, folder) -> ExperimentDir:
