@@ -86,13 +86,13 @@ def _target_faults(
             f'{linear}; "all-linear" is all of them'
         ]
     wanted = [targets] if isinstance(targets, str) else sorted(targets)
-    hits = {target: hits(target, modules, isinstance(targets, str)) for target in wanted}
-    missing = [target for target, hit in hits.items() if not hit]
+    found = {target: hits(target, modules, isinstance(targets, str)) for target in wanted}
+    missing = [target for target, hit in found.items() if not hit]
     if wanted and len(missing) == len(wanted):
         return [f"peft_config.target_modules: {name} has no {', '.join(missing)}; its linear modules are {linear}"]
     if missing:
         notices.append(f"peft_config.target_modules: {name} has no {', '.join(missing)}; the others are adapted")
-    bad = [target for target, hit in hits.items() if any(modules[path] == "other" for path in hit)]
+    bad = [target for target, hit in found.items() if any(modules[path] == "other" for path in hit)]
     return [f"peft_config.target_modules: LoRA cannot adapt {target}; linear modules are {linear}" for target in bad]
 
 

@@ -7,7 +7,6 @@ from test_ops import Scheduler
 
 from rftui import launching
 from rftui.automl import RFEarlyStopping, rules
-from rftui.commands import launch
 from rftui.messages import Reply
 from rftui.runs import Run
 from rftui.scheduler.store import Store
@@ -89,7 +88,7 @@ def test_where_the_scheduler_has_no_word_for_it_any_more_the_next_one_is_asked(t
         started.append(Scheduler(which, lambda command: Reply(command.id, True, "on")))
         return launching.Launch("exp", experiment=which)
 
-    monkeypatch.setattr(launch, "reopen", reopen)
+    monkeypatch.setattr(launching, "reopen", reopen)
     old = Scheduler(experiment, lambda _: None)
     assert told("rules", "exp", "on", "halving") == (0, "on\n", "")
     assert [command.name for command in started[0].commands] == ["halving"]

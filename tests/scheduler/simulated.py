@@ -203,7 +203,7 @@ class Simulated:
         assert not behind, f"run {run.id} starts turn {run.turns}, but others have started fewer: {behind}"
         for number, lead in self.lead.items():
             other = self.runs[number]
-            if number != run.id and other.fit == run.fit and other.state != RUNNING:
+            if number != run.id and other.fit == run.fit and other.state in (QUEUED, WAITING):
                 lead[run.id] += 1
                 assert lead[run.id] <= 2, f"run {run.id} started {lead[run.id]} turns and run {number} none"
         self.lead[run.id] = Counter()

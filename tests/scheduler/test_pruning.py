@@ -1,5 +1,7 @@
 """Rules that stop runs while fake workers train; how they are switched, and how their runs come back."""
 
+import json
+
 import pytest
 from simulated import journal, set_rules
 
@@ -45,7 +47,7 @@ def test_a_run_is_stopped_like_by_its_key_with_the_reason_in_journal_and_log(hal
         ("stop", 3, "rule halving", 1),
         ("stop", 2, "rule halving", 1),
     ]
-    assert entries[0][0]["reason"] == WHY and entries[0][2] == "run 3 stops at its next step"
+    assert entries[0][0]["reason"] == WHY and json.loads(entries[0][2])["text"] == "run 3 stops at its next step"
     assert sorted(step for run, step in halved.trained if run == 3) == [1, 2]
 
 
