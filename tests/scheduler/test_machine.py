@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated import Simulated, copied, experiment
-from test_histories import MEMORY, OPS, alone, all_is_well, asked, taken_up  # noqa: F401 (alone is a fixture)
+from test_histories import MEMORY, OPS, all_is_well, alone, asked, taken_up  # noqa: F401 (alone is a fixture)
 from test_races import Quiet, Silent
 
 from rftui.runs import ACTIVE, DELETED, DONE

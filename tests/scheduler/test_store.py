@@ -1,7 +1,7 @@
 """The store: what is kept, how it is read while it is written, and what is never in it."""
 
-import math
 import json
+import math
 import sqlite3
 
 import pytest

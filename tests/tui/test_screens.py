@@ -49,7 +49,9 @@ class Over(App[None]):
 async def shown_over(screen: Screen[Any], size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[Over, Pilot[None]]]:
     app = Over(screen)
     async with app.run_test(size=size) as pilot:
-        await pilot.pause()
+        before = None
+        while before != (before := visible(app)):  # it takes several rounds until all rows have their places
+            await pilot.pause()
         yield app, pilot
 
 
