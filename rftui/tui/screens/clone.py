@@ -155,7 +155,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
 
     def _make_room(self) -> None:
         """For all rows, the lines below them, the border, and a few faults and finds before it has to scroll."""
-        self.query_one("CloneScreen > Vertical").styles.max_height = len(self._knobs) + 17
+        self.query_one("CloneScreen > Vertical").styles.max_height = len(self._knobs) + 14
 
     # ------------------------------------------------------------ what is typed
 
@@ -241,6 +241,12 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         self._foot.show_changes(changes, clones, str(self._start), len(self._faults) + len(self._unread))
 
     # ------------------------------------------------------------ keys
+
+    @property
+    def focus_chain(self) -> list[Widget]:
+        """From top to bottom. Textual's own goes by places, which rows that are just added do not have yet."""
+        knobs = [knob.box for knob in self._knobs.values()]
+        return [self.query_one("#name"), *knobs, self._finder.box, *self._start.boxes]
 
     async def _row_of(self, name: str) -> Knob:
         """The knob's row, which is added where there is none yet."""
