@@ -33,8 +33,12 @@ from rftui.tui.plain import AsciiFilter
 from rftui.tui.screens.detail import DetailScreen, log_tail
 from rftui.tui.screens.help import HelpScreen
 from rftui.tui.screens.log import LINES, LogScreen
+<<<<<<< HEAD
 from rftui.tui.screens.rules import RulesScreen
 from rftui.tui.widgets.lines import Line, devices, footer, status
+=======
+from rftui.tui.widgets.lines import Line, answer, devices, footer, hint, status
+>>>>>>> form
 from rftui.tui.widgets.panels import TALL, EventLog, Lower, PlotPanel
 from rftui.tui.widgets.run_table import RunTable
 
@@ -207,13 +211,13 @@ class RftuiApp(KeysInOrder):
 
     def say(self, text: str, refused: bool = False) -> None:
         """On the message line: an op's answer, or why a key is refused."""
-        mark = ("!" if refused else "+") if self._ascii else ("✗" if refused else "✔")
-        self._lines["message"].show(Text(f" {mark} {clean(text)}", style="bold red" if refused else "green"))
+        self._lines["message"].show(answer(text, refused, ascii=self._ascii))
 
     def on_run_table_cursor_moved(self) -> None:
         """Say what failed, or goes wrong, and what is suggested."""
         run = self.run_at_cursor
         self._paint_lines()
+<<<<<<< HEAD
         if run is None:
             return
         suggested = self.board.suggestion(run)
@@ -227,6 +231,10 @@ class RftuiApp(KeysInOrder):
         elif suggested:
             text = f" ! run {run.id} {clean(run.name)}: {suggested.reason}"
             self._lines["message"].show(Text(text, style="bold yellow"))
+=======
+        if run and (text := hint(run, self.board.suggestion(run), self._room.width, ascii=self._ascii)):
+            self._lines["message"].show(text)
+>>>>>>> form
 
     def on_resize(self, event: events.Resize) -> None:
         self._room = event.size  # `size` is still the old one
@@ -241,14 +249,8 @@ class RftuiApp(KeysInOrder):
     def action_undo(self) -> None:
         self.ops.undo()
 
-    def action_clone(self) -> None:
-        self.clones.clone()
-
-    def action_promote(self) -> None:
-        self.clones.promote()
-
-    def action_suggest(self) -> None:
-        self.clones.suggest()
+    def action_clone(self, how: str) -> None:
+        {"form": self.clones.clone, "promote": self.clones.promote, "suggest": self.clones.suggest}[how]()
 
     def action_quit(self) -> None:  # type: ignore[override]
         self.ops.quit()

@@ -66,6 +66,7 @@ class Board:
         self.branches: dict[int, Branch] = {}
         self.knobs: list[str] = []
         self._deleted: list[int] = []
+        self._coming_back: set[int] = set()
         self._suggested: dict[int, tuple[object, Suggestion | None]] = {}
 
     # ------------------------------------------------------------ in
@@ -197,21 +198,21 @@ class Board:
 
     def arrange(self) -> bool:
         """Order the rows anew; whether anything about them changed."""
-        before = (self.shown, self.knobs)
+        before = (self.shown, self.knobs, self._coming_back)
         alive = {run.id: run for run in self.alive}
         self.marked &= set(alive)
-        back = {number for number, (doing, _) in self.asked.items() if doing == COMING_BACK}
-        there = alive | {number: self.runs[number] for number in back}
+        self._coming_back = {number for number, (doing, _) in self.asked.items() if doing == COMING_BACK}
+        there = alive | {number: self.runs[number] for number in self._coming_back}
         wanted = self.filter.lower()
         found = {n for n, run in there.items() if wanted in f"{n} {run.name} {run.state}".lower()}
         if self.sort:
             self.shown = sorted(found, key=lambda number: (*self._rank(number, self.sort or ""), number))
             self.branches = {}
         else:
-            self.branches = tree(self.runs, found)
+            self.branches = tree(self.runs, [number for number in tree(self.runs, sorted(there)) if number in found])
             self.shown = list(self.branches)
         self.knobs = _varying(list(alive.values()))
-        return before != (self.shown, self.knobs)
+        return before != (self.shown, self.knobs, self._coming_back)
 
     def _rank(self, number: int, metric: str) -> tuple[bool, float]:
         value = self.runs[number].metrics.get(metric, math.nan)

@@ -11,10 +11,10 @@ Branch = tuple[bool, ...]
 
 
 def tree(runs: Mapping[int, Run], members: Collection[int]) -> dict[int, Branch]:
-    """The members in the order of the tree, by id among siblings. One whose parent is no member stands under the
-    nearest ancestor that is."""
+    """The members in the order of the tree; siblings keep the order that they are given in. One whose parent is no
+    member stands under the nearest ancestor that is."""
     children: dict[int, list[int]] = {}
-    for number in sorted(members):
+    for number in members:
         children.setdefault(_parent(runs, number, members), []).append(number)
     branches: dict[int, Branch] = {}
     pending: list[tuple[int, Branch]] = [(root, ()) for root in reversed(children.get(0, []))]
@@ -31,10 +31,10 @@ def family(runs: Mapping[int, Run], number: int) -> dict[int, Branch]:
     first = number
     while parent := _parent(runs, first, runs):
         first = parent
-    members = {first}
+    members = [first]
     for other in sorted(runs):
         if runs[other].parent in members:
-            members.add(other)
+            members.append(other)
     return tree(runs, members)
 
 

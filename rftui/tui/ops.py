@@ -79,9 +79,13 @@ class Ops:
             last = self._board.runs[deleted[-1]]
             together = next((runs for runs in reversed(self._together) if last.id in runs), {last.id})
             runs = [self._board.runs[number] for number in deleted if number in together]
-            if all(map(self._gone, runs)):
+            able = [run for run in runs if not self._gone(run)]
+            if not able:
                 self._app.say(f"run {last.id} {last.name}: undo is refused, {self._gone(last)}", True)
-            self.ask("undo", [run for run in runs if not self._gone(run)])
+                return
+            self.ask("undo", able)
+            if able[0].id in self._board.shown:
+                self._app.table.go_to(able[0].id)
 
     def _gone(self, run: Run) -> str | None:
         """Why a deleted run cannot come back; one that is being deleted can."""

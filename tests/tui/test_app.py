@@ -284,6 +284,41 @@ async def test_a_fault_is_shown_at_once_and_refuses_the_launch(show):
         assert len(shown.app.screen_stack) == 1 and shown.sent == []
 
 
+async def test_a_sweep_is_one_command(show):
+    async with show() as shown:
+        await shown.press("c", *"1e-4,5e-4", "enter", *"32", "ctrl+s")
+        (command,) = shown.sent
+        assert command.sweep == {"training_args.learning_rate": [1e-4, 5e-4]}
+        assert command.changes == {"peft_config.r": 32} and command.from_step is None and not command.carry_on
+
+
+async def test_a_clone_from_a_checkpoint_with_the_parents_schedule(show):
+    async with show(snapshot([made(1, checkpoints=[50, 100])])) as shown:
+        await shown.press("c")
+        shown.app.screen.query_one("#start").focus()
+        await shown.press("right", "down", "right", "ctrl+s")
+        (command,) = shown.sent
+        assert (command.warm, command.from_step, command.carry_on) == (True, 50, True)
+
+
+async def test_marked_runs_are_cloned_together(show):
+    async with show(size=(100, 40)) as shown:
+        shown.app.board.marked = {1, 2, 6}
+        await shown.press("c")
+        assert "Clone-Modify run 1 sft-lr0.0002-r16 and 2 more marked runs" in shown.text()
+        await shown.press("down", *"32", "ctrl+t")
+        assert shown.asked() == [("clone", 1), ("clone", 2), ("stop", 1), ("stop", 2)], (
+            "6 has no weights to start from"
+        )
+        assert all(command.changes == {"peft_config.r": 32} for command in shown.sent[:2])
+
+
+async def test_a_parent_that_does_not_train_need_not_be_stopped(show):
+    async with show() as shown:
+        await shown.press("j", "j", "j", "c", "ctrl+t")
+        assert shown.asked() == [("clone", 3)]
+
+
 async def test_a_refused_clone_says_why(show):
     async with show() as shown:
         await shown.press("c", "end", "ctrl+u", *"5e-4", "ctrl+s")
@@ -299,6 +334,115 @@ async def test_no_clone_before_the_knobs_are_known(show):
         await shown.give(Update(11, schema={"SFT": FIELDS}))
         await shown.press("c")
         assert isinstance(shown.app.screen, CloneScreen)
+
+
+# ---------------------------------------------------------------- suggestions and promotion
+
+DIVERGED = "diverged at step 33: its loss is nan; clone it with a lower learning rate"
+
+
+async def test_a_suggestion_is_marked_told_and_opened(show):
+    runs = [made(1), made(2, "failed", lr=1e-2, step=33, error=DIVERGED, checkpoint="c", checkpoints=[25])]
+    async with show(snapshot(runs), size=(100, 30)) as shown:
+        assert "✗ failed !" in shown.row(2) and "!" not in shown.row(1)
+        await shown.press("exclamation_mark")
+        assert "run 1 sft-lr0.0002-r16: there is no suggestion for it" in shown.message()
+        await shown.press("j")
+        assert shown.message() == "✗ run 2 failed; ! it diverged: a third of the learning rate (0.0033)"
+        await shown.press("exclamation_mark")
+        await shown.until(lambda: "suggested: it diverged" in shown.text() and "lr 0.01 → 0.0033" in shown.text())
+        await shown.press("ctrl+s")
+        assert shown.sent[0].changes == {"training_args.learning_rate": 0.0033} and shown.sent[0].warm
+        clone = made(3, lr=0.0033, parent=2, warm=True)
+        await shown.give(Update(11, runs=[clone]))
+        assert "!" not in shown.row(2), "it is being tried"
+
+
+async def test_a_run_that_goes_wrong_is_told_as_the_cursor_comes_by(show):
+    rising = [(step, 1.0 + abs(step - 200) / 100) for step in range(5, 401, 5)]
+    curves = {2: {"loss": rising}}
+    async with show(snapshot([made(1), made(2, step=400)], curves=curves), size=(120, 30)) as shown:
+        await shown.press("j")
+        assert shown.message().startswith("! run 2 sft-lr0.0002-r16: its loss rises since about step 1")
+
+
+@pytest.mark.parametrize("key", ["exclamation_mark", "p", "u", "c"])
+async def test_keys_without_a_run_under_the_cursor(show, key):
+    async with show(snapshot([])) as shown:
+        await shown.press(key)
+        assert "is refused" in shown.message() and len(shown.app.screen_stack) == 1
+
+
+async def test_the_best_run_is_promoted(show):
+    async with show() as shown:
+        await shown.press("p", *"bigchat", "enter")
+        (command,) = shown.sent
+        assert (command.op, command.run, command.changes) == ("clone", 4, {"model_name": "bigchat"})
+        assert not command.warm and len(shown.app.screen_stack) == 1
+
+
+async def test_the_marked_runs_are_promoted(show):
+    async with show() as shown:
+        await shown.press("space", "space", "p", *"a;b", "enter")
+        assert shown.asked() == [("clone", 1), ("clone", 7)]
+        assert all(command.sweep == {"model_name": ["a", "b"]} for command in shown.sent)
+
+
+# ---------------------------------------------------------------- undo
+
+
+async def test_what_was_deleted_last_comes_back(show):
+    async with show() as shown:
+        await shown.press("u")
+        assert "undo is refused: no run was deleted" in shown.message()
+        await shown.press("j", "d", "y")
+        await shown.give(Update(11, runs=[made(7, "deleted", parent=1, before="stopped")]))
+        assert shown.app.run_at_cursor.id == 2, "the cursor is where it was"
+        await shown.press("u")
+        assert shown.asked() == [("delete", 7), ("undo", 7)] and "◌ coming back" in shown.row(7)
+        assert shown.app.run_at_cursor.id == 7
+        await shown.press("u")
+        assert "run 7 is coming back already" in shown.message() and len(shown.sent) == 2
+        await shown.give(Update(12, runs=[made(7, "stopped", parent=1)]))
+        assert "‖ stopped" in shown.row(7) and not shown.app.board.asked
+        await shown.press("u")
+        assert "no run was deleted" in shown.message()
+
+
+async def test_an_undo_right_after_the_delete(show):
+    async with show() as shown:
+        await shown.press("d", "y", "u")
+        assert shown.asked() == [("delete", 1), ("undo", 1)] and "coming back" in shown.row(1)
+        await shown.give(Update(11, runs=[made(1, "deleted", before="stopped")]))
+        assert "coming back" in shown.row(1)
+        await shown.give(Update(12, runs=[made(1, "stopped")]))
+        assert "‖ stopped" in shown.row(1)
+
+
+async def test_runs_that_were_deleted_together_come_back_together(show):
+    async with show(size=(80, 30)) as shown:
+        await shown.press("G", "space", "k", "space", "d", "y", "escape")
+        gone = [made(5, "deleted", before="failed"), made(6, "deleted", before="stopped")]
+        await shown.give(Update(11, runs=gone))
+        await shown.press("g", "d", "y")
+        await shown.give(Update(12, runs=[made(1, "deleted", before="stopped")]))
+        await shown.press("u")
+        assert shown.asked()[-1] == ("undo", 1)
+        await shown.give(Update(13, runs=[made(1, "stopped")]))
+        await shown.press("u")
+        assert sorted(shown.asked()[-2:]) == [("undo", 5), ("undo", 6)]
+
+
+async def test_an_undo_that_is_refused(show):
+    async with show(snapshot([made(1), made(2, "deleted")])) as shown:
+        await shown.press("u")
+        assert "undo is refused, its files are gone: the scheduler that deleted it has ended" in shown.message()
+        await shown.give(Update(11, runs=[made(2, "deleted", before="done")]))
+        await shown.press("u")
+        assert "coming back" in shown.row(2)
+        shown.viewer.reply(False, "run 2: undo is refused, its files are gone")
+        await shown.until(lambda: "its files are gone" in shown.message())
+        assert shown.app.board.shown == [1] and not shown.app.board.asked
 
 
 # ---------------------------------------------------------------- the view
@@ -421,7 +565,7 @@ async def test_a_lost_link_keeps_the_table_and_says_so(show):
         shown.viewer.lose()
         await shown.until(lambda: "the scheduler has ended" in shown.message())
         assert "sft-lr0.0002-r16" in shown.text()
-        for key in "srcd":
+        for key in "srcdup":
             await shown.press(key)
             assert "is refused: the scheduler has ended" in shown.message()
         assert len(shown.app.screen_stack) == 1
@@ -441,7 +585,7 @@ async def test_an_op_that_finds_the_link_lost(show):
 
 async def test_a_readonly_viewer_changes_nothing(show):
     async with show(readonly=True) as shown:
-        for key in "srcd":
+        for key in "srcdup":
             await shown.press(key)
             assert "this viewer was opened with --readonly" in shown.message()
         await shown.press("space", "enter")
@@ -470,6 +614,10 @@ async def test_ascii_is_all_ascii(show, size):
             "c",
             "escape",
             "question_mark",
+            "escape",
+            "p",
+            "escape",
+            "u",
         ):
             await shown.press(key)
             assert shown.text().isascii(), shown.text()
@@ -531,7 +679,14 @@ async def test_a_metric_may_be_called_anything(show):
 @pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 10), (20, 5), (3, 2), (300, 8), (30, 60)])
 async def test_no_size_is_too_small_or_too_large(show, size):
     async with show(size=size) as shown:
-        for key in ("j", "o", "m", "slash", "escape", "d", "escape", "c", "escape", "enter", "escape", "q", "escape"):
+        for key in (
+            "j",
+            "o",
+            "m",
+            "slash",
+            *["escape", "d", "escape", "c", "ctrl+p", "ctrl+e", "escape", "enter", "escape"],
+            *["p", "escape", "space", "space", "c", "escape", "p", "escape", "escape", "u", "q", "escape"],
+        ):
             await shown.press(key)
         shown.app._draw()
         assert len(shown.app.screen_stack) == 1

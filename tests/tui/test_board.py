@@ -105,9 +105,9 @@ def test_clones_stand_under_their_parents():
     runs = [made(1), made(2), made(3, parent=1), made(4, parent=3), made(5, parent=1), made(6, parent=99)]
     one = board(*runs)
     assert one.shown == [1, 3, 4, 5, 2, 6]
-    assert [one.depth[run] for run in one.shown] == [0, 1, 2, 1, 0, 0]
+    assert [len(one.branches[run]) for run in one.shown] == [0, 1, 2, 1, 0, 0]
     one.apply(Update(11, runs=[made(3, "deleted", parent=1)]))
-    assert one.shown == [1, 5, 2, 4, 6], "what was cloned from a deleted run stands alone"
+    assert one.shown == [1, 4, 5, 2, 6], "what was cloned from a deleted run stands under the next ancestor"
 
 
 def test_ops_act_on_the_marked_runs_else_on_the_one_under_the_cursor():

@@ -110,6 +110,33 @@ async def test_a_launch_takes_what_was_typed_right_before_it(show):
         assert shown.sent[0].changes == {"training_args.learning_rate": 1e-3, "peft_config.r": 32}
 
 
+async def test_a_knob_that_is_found_takes_what_is_typed_right_after(show):
+    async with show() as shown:
+        await shown.press("c")
+        shown.app.screen.query_one("#more").focus()
+        await burst(shown, *"adam_beta2", "enter", *"0.9", "down", *"decay", "enter", *"0.1", "ctrl+s")
+        await shown.until(lambda: shown.sent, "rows take a while to stand")
+        assert shown.sent[0].changes == {"training_args.adam_beta2": 0.9, "training_args.weight_decay": 0.1}
+
+
+async def test_commas_on_a_choice(show):
+    async with show() as shown:
+        await shown.press("c")
+        await burst(shown, *"1e-4,5e-4", "down", "down", "comma", "right", "ctrl+s")
+        assert shown.sent[0].sweep == {
+            "training_args.learning_rate": [1e-4, 5e-4],
+            "training_args.lr_scheduler_type": ["linear", "constant"],
+        }
+
+
+async def test_a_promotion_in_one_piece(show):
+    async with show() as shown:
+        await burst(shown, "p", *"big", "down", "3", "enter", "u")
+        assert [(command.op, command.run) for command in shown.sent] == [("clone", 4), ("clone", 1), ("clone", 2)]
+        await burst(shown, "c", "ctrl+p", *"big", "ctrl+s", "g", "d", "y", "u")
+        assert [command.op for command in shown.sent[3:]] == ["clone", "delete", "undo"]
+
+
 async def test_a_filter_is_no_ops(show):
     async with show() as shown:
         await burst(shown, "slash", *"srcdq", "backspace", "ctrl+u", *"stopped", "enter", "j", "r")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -17,7 +15,6 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from rftui.automl.ranges import USUAL, USUAL_OF
 from rftui.automl.suggest import Suggestion
 from rftui.automl.sweeps import sweep_faults
 from rftui.automl.validate import clone_faults, sentence
@@ -26,7 +23,8 @@ from rftui.messages import Field
 from rftui.runs import Run, flatten, redact, short
 from rftui.tui.board import clean
 from rftui.tui.editor import edit
-from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, first_sentence, shown, tell, typed
+from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, shown, typed
+from rftui.tui.screens.clone_foot import Foot
 from rftui.tui.screens.clone_start import Start
 from rftui.tui.screens.clone_yaml import from_yaml, to_yaml
 
@@ -74,9 +72,6 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     CloneScreen Input { width: 1fr; }
     CloneScreen .fault { height: auto; color: ansi_red; display: none; padding-left: 2; }
     CloneScreen #suggested { height: auto; color: ansi_yellow; }
-    CloneScreen #left-out { color: ansi_yellow; display: none; }
-    CloneScreen .foot { height: auto; max-height: 3; }
-    CloneScreen #help { height: 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "launch(False)", priority=True),
@@ -123,6 +118,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         run, others = self._origin, len(self._others)
         self._knobs = {name: self._knob(name) for name in self._first}
         self._finder = Finder(list(self._described.values()), indent=self._indent)
+        self._foot = Foot(run, "them" if others else str(run.id), ascii=self._ascii)
         self._start = Start(
             run,
             clone_faults(run, {}, True, self._fields),
@@ -144,13 +140,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
                 yield from self._knobs.values()
                 yield self._finder
                 yield self._start
-            yield Static("", id="whole", classes="fault foot", markup=False)
-            yield Static("", id="left-out", classes="foot", markup=False)
-            yield Static("", id="diff", classes="foot", markup=False)
-            yield Static("", id="help", classes="foot", markup=False)
-            stop = "them" if others else run.id
-            keys = f"^s launch  ^t and stop {stop}  ^e YAML  ^p promote  left/right pick  , several  esc cancel"
-            yield Static(Text(keys, style="bold"), classes="foot", markup=False)
+            yield self._foot
 
     def _knob(self, name: str) -> Knob:
         field = self._described[name]
@@ -165,7 +155,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
 
     def _make_room(self) -> None:
         """For all rows, the lines below them, the border, and a few faults and finds before it has to scroll."""
-        self.query_one("CloneScreen > Vertical").styles.max_height = len(self._knobs) + 17
+        self.query_one("CloneScreen > Vertical").styles.max_height = len(self._knobs) + 14
 
     # ------------------------------------------------------------ what is typed
 
@@ -178,7 +168,8 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         self._check()
 
     def on_descendant_focus(self) -> None:
-        self._help()
+        here = self._knob_here
+        self._foot.show_help(here.field if here else None, min(90, self.size.width) - 6)
 
     def _check(self) -> None:
         """Read all fields, and show what is wrong and what would change."""
@@ -200,9 +191,8 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         for name, knob in self._knobs.items():
             knob.show_fault(self._faults.get(name, ""))
         self._show_whole()
-        left_out = "; ".join(f"run {number} is left out: {why}" for number, why in self._left_out.items())
-        tell(self.query_one("#left-out", Static), left_out)
-        self.query_one("#diff", Static).update(self._diff())
+        self._foot.show_left_out(self._left_out)
+        self._show_changes()
         self._start.show_schedule()
         if (knob_here := self._knob_here) and knob_here.fault:
             self._reveal(knob_here)
@@ -218,7 +208,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             lines.append(
                 f"YAML, of which nothing is taken: {'; '.join(self._unread)} (^e mends it, emptied it is gone)"
             )
-        tell(self.query_one("#whole", Static), "; ".join(lines) or reason)
+        self._foot.show_faults("; ".join(lines) or reason)
 
     def _reveal(self, knob: Knob) -> None:
         """Scroll to a field with its fault, which may stand below the edge."""
@@ -241,31 +231,22 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         """Such a clone would repeat the run: refused, but no fault of what was typed."""
         return not (self._changes or self._sweep or self._faults or self._start.warm)
 
-    def _diff(self) -> Text:
-        arrow = "->" if self._ascii else "→"
+    def _show_changes(self) -> None:
         several = {name: [value] for name, value in self._changes.items()} | self._sweep
-        parts = [
-            f"{short(name)} {shown(self._knobs[name].before)} {arrow} {typed(self._described[name], values)}"
-            for name, values in several.items()
+        changes = [
+            (short(name), shown(self._knobs[name].before), typed(self._described[name], found))
+            for name, found in several.items()
         ]
-        count = prod(map(len, self._sweep.values())) * (1 + len(self._others) - len(self._left_out))
-        changes = f"changes vs {self._origin.id}: {', '.join(parts)}" if parts else "nothing changed yet"
-        text = Text(f"{changes}{f': {count} clones' if count > 1 else ''}, {self._start}", style="cyan")
-        if number := len(self._faults) + len(self._unread):
-            text.append(f"  ({number} error{'s' if number > 1 else ''})", "bold red")
-        return text
-
-    def _help(self) -> None:
-        text = ""
-        if knob := self._knob_here:
-            name = knob.field.name
-            usual = USUAL_OF.get(self._origin.algo, {}).get(name, USUAL.get(name))
-            hint = f" (usually {usual})" if usual else ""
-            text = f"{name}{hint}: {first_sentence(knob.field.help)}"
-        room = 2 * max(10, min(90, self.size.width) - 6)
-        self.query_one("#help", Static).update(Text(textwrap.shorten(text, room, placeholder=" ..."), style="dim"))
+        clones = prod(map(len, self._sweep.values())) * (1 + len(self._others) - len(self._left_out))
+        self._foot.show_changes(changes, clones, str(self._start), len(self._faults) + len(self._unread))
 
     # ------------------------------------------------------------ keys
+
+    @property
+    def focus_chain(self) -> list[Widget]:
+        """From top to bottom. Textual's own goes by places, which rows that are just added do not have yet."""
+        knobs = [knob.box for knob in self._knobs.values()]
+        return [self.query_one("#name"), *knobs, self._finder.box, *self._start.boxes]
 
     async def _row_of(self, name: str) -> Knob:
         """The knob's row, which is added where there is none yet."""

@@ -193,17 +193,17 @@ class Finder(Vertical):
     def __init__(self, fields: list[Field], *, indent: int) -> None:
         self.at = 0
         self._fields = fields
-        self._box = FinderBox(id="more", placeholder="type a word of a knob's name or help to find it")
+        self.box = FinderBox(id="more", placeholder="type a word of a knob's name or help to find it")
         self._list = Static("", classes="found", markup=False)
-        super().__init__(Row("more knobs", self._box, indent=indent), self._list)
+        super().__init__(Row("more knobs", self.box, indent=indent), self._list)
 
     @property
     def text(self) -> str:
-        return self._box.value.strip()
+        return self.box.value.strip()
 
     @property
     def found(self) -> list[Field]:
-        return matches(self._box.value, self._fields)
+        return matches(self.box.value, self._fields)
 
     @property
     def chosen(self) -> Field | None:
@@ -211,7 +211,7 @@ class Finder(Vertical):
         return found[min(self.at, len(found) - 1)] if found else None
 
     def clear(self) -> None:
-        self._box.value = ""
+        self.box.value = ""
         self.typed()
 
     def typed(self) -> None:

@@ -67,6 +67,11 @@ class Start(Vertical):
         yield self._schedule_row
 
     @property
+    def boxes(self) -> list[Pick]:
+        """Those that are there."""
+        return [*[self._start] * self.can_warm, *[self._schedule] * self.warm]
+
+    @property
     def can_warm(self) -> bool:
         """A fault of one knob can be mended in the form: a finished parent goes on warm with more epochs."""
         return "" not in self._not_warm

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,7 +17,6 @@ from textual.widgets import Static
 from rftui.automl.ranking import best, usual_metric
 from rftui.automl.sweeps import sweep_faults, values
 from rftui.automl.validate import sentence
-from rftui.faults import Fault
 from rftui.messages import Field
 from rftui.runs import Run
 from rftui.tui.board import clean, number
@@ -24,6 +24,7 @@ from rftui.tui.keys import Entry
 from rftui.tui.screens.clone_fields import Row, tell
 
 _MODEL = "model_name"
+_LISTED = 8
 _FITTED = "Target modules are matched to the base, and the batch is fitted to memory at the same effective size."
 
 
@@ -87,44 +88,40 @@ class PromoteScreen(ModalScreen[PromoteRequest | None]):
 
     def _check(self) -> PromoteRequest | None:
         """Read the fields and show which runs are meant; None where something is wrong, which is shown."""
-        runs, faults = self._meant()
-        self.query_one("#of", Static).update(self._listed(runs))
-        request = PromoteRequest(runs, {}, {})
         model = self.query_one("#model", Entry).value.strip()
-        if model and not faults:
-            found = values(Field(_MODEL, "text"), model)
-            request.changes, request.sweep = ({_MODEL: found[0]}, {}) if len(found) == 1 else ({}, {_MODEL: found})
-            judged = {
-                run.id: sweep_faults(run, request.changes, request.sweep, False, self._schema[run.algo])
-                for run in runs
-            }
-            faults = [f"run {run}: {sentence(why)}" for run, why in judged.items() if why]
-        tell(self.query_one("#fault", Static), "; ".join(faults))
-        return request if model and runs and not faults else None
+        models = values(Field(_MODEL, "text"), model) if model else []
+        runs, fault = self._meant(models)
+        self.query_one("#of", Static).update(self._listed(runs))
+        changes, sweep = ({_MODEL: models[0]}, {}) if len(models) == 1 else ({}, {_MODEL: models})
+        if models and not fault:
+            judged = {run.id: sweep_faults(run, changes, sweep, False, self._schema[run.algo]) for run in runs}
+            fault = "; ".join(f"run {run}: {sentence(why)}" for run, why in judged.items() if why)
+        tell(self.query_one("#fault", Static), fault)
+        return PromoteRequest(runs, changes, sweep) if models and not fault else None
 
-    def _meant(self) -> tuple[list[Run], list[str]]:
+    def _meant(self, models: list[str]) -> tuple[list[Run], str]:
+        """The runs to promote, which are on other models yet, or why there are none."""
+        runs = [run for run in self._runs if run.config.get(_MODEL) not in models]
         if self._chosen:
-            return self._runs, []
-        try:
-            [count] = values(Field("how many", "int"), self.query_one("#count", Entry).value)
-        except (Fault, ValueError):
-            count = 0
-        if count < 1:
-            return [], ["how many must be a number of runs such as 3"]
-        found = best(self._runs, self._metric, count)
-        return found, [] if found else [f"no run has a {self._metric} yet; mark those to promote"]
+            return runs, "" if runs else "the marked runs are on that model already"
+        count = self.query_one("#count", Entry).value.strip()
+        if not count.isdecimal() or int(count) < 1:
+            return [], "how many must be a number such as 3"
+        found = best(runs, self._metric, int(count))
+        return found, "" if found else f"no run on another model has a {self._metric} yet; mark those to promote"
 
     def _listed(self, runs: list[Run]) -> Text:
         how = "the marked runs" if self._chosen else f"the best by {self._metric}"
-        lines = [f"{how}, each cloned from the beginning:"]
-        for run in runs[:10]:
-            value = number(run.metrics.get(self._metric))
-            lines.append(
-                f"  {run.id:>3}  {clean(run.name)}  {self._metric} {value}  {clean(run.config.get(_MODEL, ''))}"
-            )
-        if len(runs) > 10:
-            lines.append(f"  and {len(runs) - 10} more")
-        return Text("\n".join(lines), no_wrap=True, overflow="crop" if self._ascii else "ellipsis")
+        text = Text(f"{how}, each cloned from the beginning:", no_wrap=True, overflow="ellipsis")
+        shown = runs[:_LISTED]
+        width = max([cell_len(clean(run.name)) for run in shown] + [0])
+        for run in shown:
+            name, value = clean(run.name), number(run.metrics.get(self._metric))
+            text.append(f"\n{run.id:>4}  {name}{' ' * (width - cell_len(name))}  {value:>7}", "cyan")
+            text.append(f"  {clean(run.config.get(_MODEL, ''))}", "dim")
+        if len(runs) > len(shown):
+            text.append(f"\n      and {len(runs) - len(shown)} more")
+        return text
 
     def action_launch(self) -> None:
         if request := self._check():

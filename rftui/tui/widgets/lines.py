@@ -7,6 +7,7 @@ from rich.text import Text
 from textual.geometry import Size
 from textual.widgets import Static
 
+from rftui.automl.suggest import Suggestion
 from rftui.messages import Device
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.tui.actions import ACTIONS, refusal
@@ -77,7 +78,28 @@ def _device(device: Device, ascii: bool) -> str:
     return " ".join(parts)
 
 
+<<<<<<< HEAD
 _SPARE = ("Rules", "Metric", "Mark", "Open", "Filter", "Help", "Quit")
+=======
+def answer(text: str, refused: bool, *, ascii: bool) -> Text:
+    """The message line: an op's answer, or why a key is refused."""
+    mark = ("!" if refused else "+") if ascii else ("✗" if refused else "✔")
+    return Text(f" {mark} {clean(text)}", style="bold red" if refused else "green")
+
+
+def hint(run: Run, suggested: Suggestion | None, width: int, *, ascii: bool) -> Text | None:
+    """The message line for the run that the cursor comes to: what went wrong, and what could be done."""
+    reason = f"! {suggested.reason}" if suggested else ""
+    if not run.error:
+        return Text(f" ! run {run.id} {clean(run.name)}: {reason[2:]}", style="bold yellow") if suggested else None
+    failed = f"run {run.id} {run.name} failed: {run.error}"
+    if reason and len(failed) + len(reason) > width - 6:
+        failed = f"run {run.id} failed"  # the reason tells of what, too
+    return answer(f"{failed}; {reason}" if reason else failed, True, ascii=ascii)
+
+
+_SPARE = ("Metric", "Mark", "Open", "Filter", "Help", "Quit")
+>>>>>>> form
 
 
 def footer(run: Run | None, size: Size, *, readonly: bool) -> Text:

@@ -64,6 +64,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.board = board
         self.cursor: int | None = None
         self.metric = "loss"
+        self._row = 0  # of the cursor
         self._ascii = ascii
         self._columns: list[_Column] = []
         self._drawn: dict[int, _Row] = {}
@@ -73,8 +74,8 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
     def rearrange(self) -> None:
         """The rows, their order or the columns changed."""
         shown = self.board.shown
-        if self.cursor not in shown:
-            self.cursor = shown[0] if shown else None
+        if self.cursor not in shown:  # what stands there now
+            self.cursor = shown[min(self._row, len(shown) - 1)] if shown else None
             self.post_message(self.CursorMoved())
         self._drawn.clear()
         self._columns = self._fitting_columns()
@@ -118,10 +119,13 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         shown = self.board.shown
         if shown:
             at = shown.index(self.cursor) if self.cursor in shown else 0
-            before, self.cursor = self.cursor, shown[max(0, min(len(shown) - 1, at + rows))]
-            self.refresh_runs({run for run in (before, self.cursor) if run is not None})
-            self._show_cursor()
-            self.post_message(self.CursorMoved())
+            self.go_to(shown[max(0, min(len(shown) - 1, at + rows))])
+
+    def go_to(self, run: int) -> None:
+        before, self.cursor = self.cursor, run
+        self.refresh_runs({each for each in (before, run) if each is not None})
+        self._show_cursor()
+        self.post_message(self.CursorMoved())
 
     def on_resize(self) -> None:
         self.rearrange()
@@ -134,6 +138,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
     def _show_cursor(self) -> None:
         if self.cursor in self.board.shown:
             row, visible = self.board.shown.index(self.cursor), self.size.height - 1
+            self._row = row
             top = round(self.scroll_offset.y)
             if row < top:
                 self.scroll_to(y=row, animate=False)
