@@ -33,12 +33,8 @@ from rftui.tui.plain import AsciiFilter
 from rftui.tui.screens.detail import DetailScreen, log_tail
 from rftui.tui.screens.help import HelpScreen
 from rftui.tui.screens.log import LINES, LogScreen
-<<<<<<< HEAD
 from rftui.tui.screens.rules import RulesScreen
-from rftui.tui.widgets.lines import Line, devices, footer, status
-=======
 from rftui.tui.widgets.lines import Line, answer, devices, footer, hint, status
->>>>>>> form
 from rftui.tui.widgets.panels import TALL, EventLog, Lower, PlotPanel
 from rftui.tui.widgets.run_table import RunTable
 
@@ -217,24 +213,8 @@ class RftuiApp(KeysInOrder):
         """Say what failed, or goes wrong, and what is suggested."""
         run = self.run_at_cursor
         self._paint_lines()
-<<<<<<< HEAD
-        if run is None:
-            return
-        suggested = self.board.suggestion(run)
-        failed = f"run {run.id} {run.name} failed: {run.error}" if run.error else ""
-        if failed and suggested and len(failed) + len(suggested.reason) > self._room.width - 8:
-            failed = f"run {run.id} failed"  # the suggestion tells of what, too
-        if failed:
-            self.say(f"{failed}; ! {suggested.reason}" if suggested else failed, True)
-        elif run.stopped_by:
-            self.say(f"run {run.id} stopped by {run.stopped_by}; r brings it back")
-        elif suggested:
-            text = f" ! run {run.id} {clean(run.name)}: {suggested.reason}"
-            self._lines["message"].show(Text(text, style="bold yellow"))
-=======
         if run and (text := hint(run, self.board.suggestion(run), self._room.width, ascii=self._ascii)):
             self._lines["message"].show(text)
->>>>>>> form
 
     def on_resize(self, event: events.Resize) -> None:
         self._room = event.size  # `size` is still the old one

@@ -78,9 +78,6 @@ def _device(device: Device, ascii: bool) -> str:
     return " ".join(parts)
 
 
-<<<<<<< HEAD
-_SPARE = ("Rules", "Metric", "Mark", "Open", "Filter", "Help", "Quit")
-=======
 def answer(text: str, refused: bool, *, ascii: bool) -> Text:
     """The message line: an op's answer, or why a key is refused."""
     mark = ("!" if refused else "+") if ascii else ("✗" if refused else "✔")
@@ -90,6 +87,8 @@ def answer(text: str, refused: bool, *, ascii: bool) -> Text:
 def hint(run: Run, suggested: Suggestion | None, width: int, *, ascii: bool) -> Text | None:
     """The message line for the run that the cursor comes to: what went wrong, and what could be done."""
     reason = f"! {suggested.reason}" if suggested else ""
+    if not run.error and run.stopped_by:
+        return answer(f"run {run.id} stopped by {run.stopped_by}; r brings it back", False, ascii=ascii)
     if not run.error:
         return Text(f" ! run {run.id} {clean(run.name)}: {reason[2:]}", style="bold yellow") if suggested else None
     failed = f"run {run.id} {run.name} failed: {run.error}"
@@ -98,8 +97,7 @@ def hint(run: Run, suggested: Suggestion | None, width: int, *, ascii: bool) -> 
     return answer(f"{failed}; {reason}" if reason else failed, True, ascii=ascii)
 
 
-_SPARE = ("Metric", "Mark", "Open", "Filter", "Help", "Quit")
->>>>>>> form
+_SPARE = ("Rules", "Metric", "Mark", "Open", "Filter", "Help", "Quit")
 
 
 def footer(run: Run | None, size: Size, *, readonly: bool) -> Text:
