@@ -1,4 +1,4 @@
-"""Successive halving against training all: `python tests/bench/halving.py` (about MINUTES minutes a seed on 2 cores).
+"""Successive halving against training all: `python tests/bench/halving.py` (some minutes a seed on 2 cores).
 
 Twelve configs of the main sample, eight chunks. For each seed all are trained to their ends, and once more with
 `RFSuccessiveHalving()`. Printed are, side by side, the optimizer steps trained, the seconds of training until the best
