@@ -54,7 +54,8 @@ class Ops:
     def _delete(self, runs: list[Run], left_out: str) -> None:
         named = ", ".join(f"{run.id} {clean(run.name)}" for run in runs)
         stopped = "It is stopped at its next step. " if any(run.active for run in runs) else ""
-        kept = "Its checkpoints, adapter and MLflow run go when the experiment ends. Clones of it keep their weights."
+        kept = "u brings it back until the experiment ends; then its checkpoints, adapter and MLflow run go. "
+        kept += "Clones of it keep their weights."
 
         def answered(yes: bool | None) -> None:
             if yes:

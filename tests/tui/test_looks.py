@@ -57,6 +57,22 @@ def test_the_clone_form(snap_compare, size):
 
 
 @SIZES
+def test_a_clone_form_in_use(snap_compare, size):
+    """Several values, a fault, and knobs that are looked for."""
+    keys = (*"1e-4,5e-4", "down", *"8,32", "down", "comma", *["down"] * 9, *"adam", "down")
+    assert snap_compare(app(), terminal_size=size, run_before=after("c", *keys))
+
+
+def test_a_promotion(snap_compare):
+    keys = ("p", *"bigchat", "down", "3")
+    assert snap_compare(app(), terminal_size=(80, 24), run_before=after(*keys))
+
+
+def test_a_suggestion(snap_compare):
+    assert snap_compare(app(), terminal_size=(80, 24), run_before=after(*"jjjjj", "exclamation_mark"))
+
+
+@SIZES
 def test_a_run(snap_compare, size):
     assert snap_compare(app(), terminal_size=size, run_before=after("enter"))
 
