@@ -62,7 +62,8 @@ _KNOBS = [
 """The knobs that are turned here, with what trains where they are not set."""
 
 _LOWEST_RATE = {"SFT": 1e-5, "DPO": 1e-6, "GRPO": 1e-6}
-"""Learning rates below which a lower one is no remedy."""
+_HIGHEST_RATE = {"SFT": 1e-3, "DPO": 1e-4, "GRPO": 1e-4}
+"""Learning rates below which a lower one is no remedy, and the highest usual ones."""
 
 _MEMORY = re.compile(r"out ?of ?memory|MemoryError|can't allocate memory", re.IGNORECASE)
 _DIVERGED = re.compile(r"\b(loss|grad_norm) is [-+]?(nan|inf)")
@@ -112,7 +113,10 @@ def _of_failure(run: Run, values: dict[str, Any], loss: Curve) -> Iterator[Sugge
 
 def _calmer(run: Run, values: dict[str, Any], what: str, warm: bool, from_step: int | None = None) -> Suggestion:
     """A lower learning rate, or larger steps where it is low already."""
-    rate = _third(values[_LR])
+    rate, highest = _third(values[_LR]), _HIGHEST_RATE.get(run.algo, 1e-3)
+    if rate > 10 * highest:
+        told = f"{what}: a learning rate of {values[_LR]:g} is far beyond the usual ones; {highest:g} is the highest"
+        return Suggestion({_LR: highest}, warm, from_step, told)
     if rate >= _LOWEST_RATE.get(run.algo, 1e-5):
         return Suggestion({_LR: rate}, warm, from_step, f"{what}: a third of the learning rate ({rate:g})")
     accumulation = 2 * values[_ACCUMULATION]

@@ -209,11 +209,12 @@ class RftuiApp(KeysInOrder):
         """On the message line: an op's answer, or why a key is refused."""
         self._lines["message"].show(answer(text, refused, ascii=self._ascii))
 
-    def on_run_table_cursor_moved(self) -> None:
-        """Say what failed, or goes wrong, and what is suggested."""
+    def on_run_table_cursor_moved(self, event: RunTable.CursorMoved) -> None:
+        """Say what failed, or goes wrong, and what is suggested, but not over the answer to a deletion."""
         run = self.run_at_cursor
         self._paint_lines()
-        if run and (text := hint(run, self.board.suggestion(run), self._room.width, ascii=self._ascii)):
+        text = hint(run, self.board.suggestion(run), self._room.width, ascii=self._ascii) if run else None
+        if text and not event.fell:
             self._lines["message"].show(text)
 
     def on_resize(self, event: events.Resize) -> None:

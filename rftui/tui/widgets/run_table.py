@@ -55,7 +55,11 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
     """Shows `board`; `cursor` is the id of the run under the cursor, and stays on it when rows move."""
 
     class CursorMoved(Message):
-        """The cursor is on another run."""
+        """The cursor is on another run; `fell`: because the row under it went."""
+
+        def __init__(self, *, fell: bool = False) -> None:
+            super().__init__()
+            self.fell = fell
 
     DEFAULT_CSS = "RunTable { scrollbar-size-vertical: 1; overflow-x: hidden; }"
 
@@ -75,8 +79,8 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         """The rows, their order or the columns changed."""
         shown = self.board.shown
         if self.cursor not in shown:  # what stands there now
-            self.cursor = shown[min(self._row, len(shown) - 1)] if shown else None
-            self.post_message(self.CursorMoved())
+            before, self.cursor = self.cursor, shown[min(self._row, len(shown) - 1)] if shown else None
+            self.post_message(self.CursorMoved(fell=before is not None))
         self._drawn.clear()
         self._columns = self._fitting_columns()
         self.virtual_size = Size(self.size.width, len(shown) + 1)
@@ -245,7 +249,8 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
     def _cell_parent(self, run: Run) -> str:
         if not run.parent:
             return "-"
-        return f"{run.parent} @step {run.start_step}" if run.warm else f"{run.parent} cold"
+        at = "@step " if self.size.width >= WIDE else "@"
+        return f"{run.parent} {at}{run.start_step}" if run.warm else f"{run.parent} cold"
 
 
 def _fit(text: str, width: int, *, right: bool) -> str:
