@@ -106,7 +106,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             self._described = {n: each for n, each in self._described.items() if not n.startswith("peft_config.")}
         wanted = dict.fromkeys([*(name for run in runs for name in run.knobs), *_ALWAYS, *self._given])
         self._first = [name for name in wanted if name in self._described]
-        self._indent = min(INDENT, max(len(short(name)) for name in ["more knobs", *self._first])) + 2
+        self._indent = min(INDENT, 2 + max(len(short(name)) for name in ["more knobs", *self._first]))
         self._changes: dict[str, Any] = {}
         self._sweep: dict[str, list[Any]] = {}
         self._faults: dict[str, str] = {}
@@ -251,6 +251,9 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
     async def _row_of(self, name: str) -> Knob:
         """The knob's row, which is added where there is none yet."""
         if name not in self._knobs:
+            self._indent = min(INDENT, max(self._indent, len(short(name)) + 2))
+            for row in self.query(Row):
+                row.indent(self._indent)
             knob = self._knob(name)
             await self.query_one("#rows").mount(knob, before=self._finder)
             self._knobs[name] = knob

@@ -19,8 +19,8 @@ from rftui.runs import short
 from rftui.tui.find import matches
 from rftui.tui.keys import Entry
 
-INDENT = 20
-"""Columns of the longest name before a box."""
+INDENT = 22
+"""Columns that names before the boxes have at most."""
 
 
 class Box(Entry):
@@ -105,10 +105,13 @@ class Row(Horizontal):
     Row > .name { height: 1; padding-right: 2; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
-    def __init__(self, name: str, *boxes: Widget, indent: int, id: str | None = None) -> None:
-        label = Static(name, classes="name", markup=False)
-        label.styles.width = indent
-        super().__init__(label, *boxes, id=id)
+    def __init__(self, name: str, *boxes: Widget, indent: int) -> None:
+        self._label = Static(name, classes="name", markup=False)
+        self.indent(indent)
+        super().__init__(self._label, *boxes)
+
+    def indent(self, columns: int) -> None:
+        self._label.styles.width = columns
 
 
 class Knob(Vertical):
