@@ -51,7 +51,8 @@ class Program:
         self.home = folder / "home"
         self.script = folder / "script.py"
         self.script.write_text(SCRIPT.replace("MODEL", repr(str(TINYCHAT))))
-        ours = ("RFTUI_HOME", "RFTUI_DEVICES", "MLFLOW_TRACKING_URI", "PYTHONPATH")
+        # pytest-xdist's workers have a size of a terminal in their environment, which is not that of ours.
+        ours = ("RFTUI_HOME", "RFTUI_DEVICES", "MLFLOW_TRACKING_URI", "PYTHONPATH", "COLUMNS", "LINES")
         self.environment = {name: value for name, value in os.environ.items() if name not in ours}
         self.environment |= {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "HF_HUB_OFFLINE": "1"}
         self.environment |= {"PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
