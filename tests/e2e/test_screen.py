@@ -28,7 +28,7 @@ def test_keys_at_80x24_on_a_real_training(program):
     terminal.until("Clone-Modify run 1", "nothing changed")
     terminal.child.send("\x1b[B")  # from the rank to the learning rate
     terminal.until("training_args.learning_rate (usually 1e-5 to 1e-3): ")
-    terminal.child.send("\x05\x151e-3")
+    terminal.child.send("1e-3")  # over what is there
     terminal.until("lr 5e-3 → 1e-3, warm from step")
     terminal.child.send("\x13")
     clone = program.until(lambda: len(runs := program.show()["runs"]) == 3 and runs[2])
