@@ -127,6 +127,14 @@ class Connection:
         runs = {each.id: each for each in self.runs}
         return [runs[number] for number in made]
 
+    def rule(self, name: str, on: bool = True, **parameters: Any) -> str:
+        """Switch a rule ("halving", "median", "early") on or off, or change its parameters; what was answered."""
+        changes = {"on": on, **parameters}
+        reply = self.ask(Command(secrets.token_hex(8), "rule", name=name, changes=changes, by=self._by))
+        if not reply.ok:
+            raise Fault(reply.text, code=FAILED)
+        return reply.text
+
     def _all(self, op: str, wanted: tuple[int | str, ...]) -> list[str]:
         replies = [self.ask(self.command(op, run)) for run in self._found(wanted, op)]
         if refused := [reply.text for reply in replies if not reply.ok]:

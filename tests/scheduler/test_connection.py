@@ -74,6 +74,16 @@ def test_clones_take_pythons_values_and_short_names(connected, world):
     assert {run.state for run in exp.wait()} == {DONE}
 
 
+def test_rules_are_switched(connected):
+    exp, hold = connected
+    assert "halving is on" in exp.rule("halving", reduction_factor=3)
+    assert "halving is off" in exp.rule("halving", on=False)
+    for name, parameters, why in (("quartering", {}, "quartering"), ("halving", {"reduction_factor": 1}, "reduction")):
+        with pytest.raises(Fault, match=why):
+            exp.rule(name, **parameters)
+    hold.go.set()
+
+
 def test_the_best_runs_go_by_that_name(connected, world):
     exp, hold = connected
     hold.go.set()
