@@ -109,16 +109,19 @@ class Connection:
         name: str | None = None,
         from_step: int | None = None,
         carry_on: bool = False,
+        stop_parent: bool = False,
     ) -> list[Run]:
         """New runs with other values; a list of values for a knob that holds one makes a clone of each.
 
         Knobs go by their dotted names or by the ends of these ("learning_rate"). `warm` starts from the run's weights,
         now or at its committed checkpoint of step `from_step`; `carry_on` keeps its optimizer and schedule.
+        `stop_parent` stops the run once its clones are accepted.
         """
         made: list[int] = []
         refused = []
         for parent in self._found([run], "clone"):
-            command = self.cloning(parent, warm=warm, name=name, from_step=from_step, carry_on=carry_on)
+            how: dict[str, Any] = {"warm": warm, "name": name, "from_step": from_step, "carry_on": carry_on}
+            command = self.cloning(parent, stop_parent=stop_parent, **how)
             reply = self.ask(command, lambda fields: _values(changes or {}, fields), parent.algo)
             made += reply.runs
             refused += [] if reply.ok else [reply.text]
@@ -157,10 +160,10 @@ class Connection:
     def command(self, op: str, run: Run, **how: Any) -> Command:
         return Command(secrets.token_hex(8), op, run.id, by=self._by, **how)
 
-    def cloning(self, run: Run, *, warm: bool, name: str | None, from_step: int | None, carry_on: bool) -> Command:
+    def cloning(self, run: Run, *, warm: bool, from_step: int | None, carry_on: bool, **how: Any) -> Command:
         """A clone's command, but for what changes. An earlier step and a continued schedule mean a warm start."""
         warm = warm or carry_on or from_step is not None
-        return self.command("clone", run, warm=warm, name=name, from_step=from_step, carry_on=carry_on)
+        return self.command("clone", run, warm=warm, from_step=from_step, carry_on=carry_on, **how)
 
     # ------------------------------------------------------------ the scheduler
 

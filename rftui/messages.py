@@ -29,8 +29,9 @@ class Command:
 
     Of a clone, `changes` maps dotted knob names to new values and `sweep` others to several each: every combination
     makes a clone. `warm`: from the parent's weights, now or at its committed checkpoint of step `from_step`;
-    `carry_on`: with the parent's optimizer and schedule. `by` is who asked ("key", "cli", "python", "rule NAME"), and
-    `reason` is why, where it was a rule. A command that comes again with the same `id` is answered as before.
+    `carry_on`: with the parent's optimizer and schedule; `stop_parent`: which is stopped once they are accepted. `by`
+    is who asked ("key", "cli", "python", "rule NAME"), and `reason` is why, where it was a rule. A command that comes
+    again with the same `id` is answered as before.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Command:
     sweep: dict[str, list[Any]] = field(default_factory=dict)
     from_step: int | None = None
     carry_on: bool = False
+    stop_parent: bool = False
     reason: str = ""
 
 

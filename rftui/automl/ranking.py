@@ -8,7 +8,9 @@ from collections.abc import Collection
 
 from rftui.runs import DELETED, FAILED, Run
 
-_MORE_IS_BETTER = re.compile(r"reward|accurac|margin|bleu|rouge|chrf|meteor|f1\b|exact_match|precision|recall|score")
+_MORE_IS_BETTER = re.compile(
+    r"reward|accurac|margin|bleu|rouge|chrf|meteor|f1\b|exact_match|precision|recall|score|\bauc"
+)
 _NOT_THOSE = re.compile(r"loss|perplexity|_std$|/std$|error")
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, ClassVar
 
 from rftui.automl.nearest import nearest
+from rftui.automl.ranking import more_is_better
 from rftui.faults import Fault
 
 
@@ -177,10 +177,7 @@ def told(rule: Rule) -> str:
 
 def greater_is_better(rule: Rule, metric: str) -> bool:
     """As the rule says, or as the metric's name lets one guess."""
-    return rule.mode == "max" if rule.mode else bool(_GREATER.search(metric.lower()))
-
-
-_GREATER = re.compile(r"reward|accurac|precision|recall|\bf1|_f1|bleu|rouge|meteor|score|exact_match|margin|auc")
+    return rule.mode == "max" if rule.mode else more_is_better(metric)
 
 
 # ---------------------------------------------------------------- an experiment's rules

@@ -45,11 +45,9 @@ def clone(arguments: argparse.Namespace) -> int:
                 how |= {"warm": tried.warm, "from_step": tried.from_step}
                 if not arguments.json:
                     print(f"run {run.id} {clean(run.name)}: {tried.reason}")
-            command = connection.cloning(run, name=arguments.clone_name, **how)
+            command = connection.cloning(run, name=arguments.clone_name, stop_parent=arguments.stop_parent, **how)
             reply = connection.ask(command, partial(_changes, pairs, tried.changes if tried else {}), run.algo)
             code = max(code, _tell(reply, run, arguments.json))
-            if reply.ok and arguments.stop_parent:
-                code = max(code, _tell(connection.ask(connection.command("stop", run)), run, arguments.json))
     return code
 
 

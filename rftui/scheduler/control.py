@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from rftui.automl.generation import steps_apart
@@ -62,14 +63,20 @@ class Control:
         if self._host.ending and command.op in ("resume", "clone"):
             return self.too_late(command)
         if command.op == "clone":
-            return self._cloning.clone(command, run, _asked(command))
+            reply = self._cloning.clone(command, run, _asked(command))
+            if reply.ok and command.stop_parent and not why_not(run, "stop"):
+                reply.text += f"; {self._carried_out(self._stop, command, run)}"
+            return reply
         op = {"stop": self._stop, "resume": self._resume, "delete": self._delete, "undo": self._undo}[command.op]
+        return Reply(command.id, True, self._carried_out(op, command, run))
+
+    def _carried_out(self, op: Callable[[Run], str], command: Command, run: Run) -> str:
         text = op(run)
-        if command.op == "stop":
+        if op == self._stop:
             run.stopped_by = f"{command.by}: {command.reason}" if command.reason else None
         self._board.touch(run)
         self._board.log(f"{text} ({_asked(command)})", run)
-        return Reply(command.id, True, text)
+        return text
 
     def too_late(self, command: Command) -> Reply:
         """The refusal of what only another scheduler can do."""

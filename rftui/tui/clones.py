@@ -71,11 +71,9 @@ class Clones:
         def answered(request: CloneRequest | None) -> None:
             if request is None:
                 return
-            cloned = [run for run in runs if run.id in request.parents]
-            for run in cloned:
-                self._send(request, run)
-            if request.stop_parents:
-                self._ops.ask("stop", [run for run in cloned if not self._ops.reason("stop", run)])
+            for run in runs:
+                if run.id in request.parents:
+                    self._send(request, run)
 
         schema = self._board.schema
         screen = CloneScreen(
@@ -91,4 +89,5 @@ class Clones:
     def _send(self, request: CloneRequest, run: Run) -> None:
         command = Command(uuid.uuid4().hex, "clone", run.id, request.changes, request.warm, request.name)
         command.sweep, command.from_step, command.carry_on = request.sweep, request.from_step, request.carry_on
+        command.stop_parent = request.stop_parents
         self._ops.send(command, run)

@@ -109,11 +109,11 @@ def test_clone_reads_its_values_by_the_schema(told, scheduler):
 
 def test_several_values_and_the_other_ways_to_clone_reach_the_scheduler(told, scheduler):
     clone = ("clone", "exp", "1")
-    assert told(*clone, "--set", "lr=1e-4,2e-4", "--set", "r=4", "--stop-parent")[:2] == (0, "run 1 says yes\n" * 2)
+    assert told(*clone, "--set", "lr=1e-4,2e-4", "--set", "r=4", "--stop-parent")[:2] == (0, "run 1 says yes\n")
     assert told(*clone, "--from-step", "40")[0] == told(*clone, "--continue-schedule")[0] == 0
-    swept, stop, earlier, kept = scheduler
+    swept, earlier, kept = scheduler
     assert (swept.changes, swept.sweep) == ({"peft_config.r": 4}, {"training_args.learning_rate": [1e-4, 2e-4]})
-    assert (stop.op, stop.run) == ("stop", 1)
+    assert swept.stop_parent and not earlier.stop_parent
     assert (earlier.warm, earlier.from_step, earlier.carry_on) == (True, 40, False)
     assert (kept.warm, kept.from_step, kept.carry_on) == (True, None, True)
     assert told(*clone[:2], "best:2", "--set", "lr=1")[2] == "rftui: there is no best run yet: none has a loss\n"

@@ -4,7 +4,7 @@ import pytest
 
 from rftui import messages
 from rftui.paths import checkpoint_marker
-from rftui.runs import DELETED, DONE, FAILED, QUEUED, STOPPED, STOPPING, WAITING
+from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
 from rftui.scheduler import loop
 
 RATE = "training_args.learning_rate"
@@ -78,6 +78,20 @@ def test_a_clone_from_an_earlier_checkpoint_while_its_parent_trains(begun, world
     assert not cold.ok and "warm" in cold.text and len(seen.runs) == 4
     hold.go.set()
     finished(seen)
+
+
+def test_the_parent_stops_with_the_command_that_clones_it_and_not_where_that_is_refused(begun, world):
+    seen, hold = begun
+    refused = seen.ask("clone", 1, {RATE: -1.0}, warm=True, stop_parent=True)
+    assert not refused.ok and seen.runs[1].state == RUNNING
+    answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, stop_parent=True)
+    assert answer.ok and answer.text.endswith("after its next step; run 1 stops at its next step")
+    world.came("cpu")
+    hold.go.set()
+    assert seen.state(1, STOPPED).step == 3
+    finished(seen)
+    assert (seen.runs[4].state, seen.runs[4].start_step) == (DONE, 3)
+    assert seen.ask("clone", 1, {RATE: 1e-6}, warm=True, stop_parent=True).ok, "it is stopped already"
 
 
 def test_a_continued_schedule_is_kept_with_the_clone_and_refused_where_it_cannot_be(begun):
