@@ -56,6 +56,10 @@ class Engine:
         self._threads[number].start()
         return run
 
+    def make_models_by(self, create):
+        """This very object makes the models; what the experiment keeps would be a copy of it."""
+        self._builder.spec(1).create_model_fn = create
+
     def turn(self, number):
         self._turnstile.train(self._threads[number].seat)
 
