@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import datasets.arrow_dataset
 from datasets import Dataset, load_from_disk
 
 from rftui.faults import Fault
@@ -24,9 +26,41 @@ def load(experiment: ExperimentDir, fit: int) -> tuple[Dataset, Dataset | None]:
 @contextmanager
 def preparing(experiment: ExperimentDir, fit: int) -> Iterator[None]:
     """Held while rows are formatted and tokenised, so that another worker finds the result instead of repeating it."""
-    with open(experiment.data(fit) / "lock", "w") as file:
+    folder = experiment.data(fit)
+    with open(folder / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        except BaseException:
+            for half_made in folder.glob("*/tmp*"):
+                half_made.unlink(missing_ok=True)
+            raise
+
+
+_watch = threading.local()
+
+
+class _Progress(datasets.arrow_dataset.hf_tqdm):
+    """What `Dataset.map` tells its progress to, up to twenty times a second, whoever calls it: TRL, too."""
+
+    def update(self, n: float | None = 1) -> bool | None:
+        if look := getattr(_watch, "look", None):
+            look()
+        shown: bool | None = super().update(n)
+        return shown
+
+
+datasets.arrow_dataset.hf_tqdm = _Progress
+
+
+@contextmanager
+def interruptible(look: Callable[[], None]) -> Iterator[None]:
+    """Have `look` called again and again while rows are mapped by this thread; what it raises ends that."""
+    _watch.look = look
+    try:
         yield
+    finally:
+        _watch.look = None
 
 
 def formatted(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[Dataset, Formatting | None]:

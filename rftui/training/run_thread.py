@@ -17,10 +17,11 @@ from transformers import PrinterCallback
 
 from rftui import messages
 from rftui.faults import Fault
-from rftui.paths import RunDir, link_checkpoint, newest_checkpoint
+from rftui.paths import RunDir, checkpoint_marker, link_checkpoint, newest_checkpoint
 from rftui.runs import Run
 from rftui.training import checkpoints
 from rftui.training.adapters import write_final
+from rftui.training.data import interruptible
 from rftui.training.run_callback import Built, Leave, RunCallback
 from rftui.training.turnstile import Closed, Seat, Turnstile
 
@@ -84,7 +85,8 @@ class RunThread(threading.Thread):
                 self._log.close()
 
     def _train(self) -> messages.Finished:
-        built = self._build()
+        with interruptible(self._look_up):
+            built = self._build()
         trainer = built.trainer
         if built.adapted:
             self._report(messages.Adapted(self.run_id, built.adapted))
@@ -101,6 +103,13 @@ class RunThread(threading.Thread):
         return messages.Finished(
             self.run_id, trainer.state.global_step, str(final), str(newest[1]) if newest else None, self.turn_seconds()
         )
+
+    def _look_up(self) -> None:
+        """Leave where a stop or a deletion has come while the rows are prepared."""
+        if self.seat.ordered(messages.Halt):
+            marker = (checkpoint_marker(self.resume) if self.resume else None) or {"step": 0}
+            path = str(self.resume) if self.resume else None
+            raise Leave(messages.Halted(self.run_id, int(marker["step"]), path))
 
     def pin_last(self, order: messages.Pin) -> None:
         """Carry out a pin that came as the run ended, from its last checkpoint."""

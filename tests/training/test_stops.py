@@ -1,5 +1,7 @@
-"""A stop acts at the end of the optimizer step in which it comes, and in an evaluation at its next batch."""
+"""A stop acts at the end of the optimizer step in which it comes; in an evaluation, or in the tokenisation of rows, at
+the next batch."""
 
+import datasets
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -85,3 +87,26 @@ def test_a_stop_in_an_evaluation_acts_at_its_next_batch_and_costs_no_byte(tmp_pa
     after = made.train(1)
     assert logged(after, "eval_loss") == logged(expected, "eval_loss"), "it is evaluated first"
     assert logged(before, "loss") + logged(after, "loss") == logged(expected, "loss")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_stop_while_rows_are_tokenised_acts_at_their_next_batch(tmp_path, monkeypatch, resume):
+    monkeypatch.setattr(datasets.config, "PBAR_REFRESH_TIME_INTERVAL", 0.0)
+    presser = Presser()
+    made = engine(tmp_path, presser)
+    if resume:
+        presser.at, presser.press = ("training", 3), lambda: made.order(messages.Halt(1))
+        made.start(1)
+        made.turn(1)
+        assert of(made.until(1, messages.Halted), messages.Halted)[0].step == 2
+        for cached in [*made.experiment.data(1).glob("*/cache-*")]:
+            cached.unlink()
+    made.start(1, resume=resume)
+    made.order(messages.Halt(1))  # it waits while the run is built
+    [halted] = of(made.until(1, messages.Halted), messages.Halted)
+    assert (halted.step, bool(halted.path)) == ((2, True) if resume else (0, False))
+    assert not list(made.experiment.data(1).glob("*/cache-*")), "the rows were tokenised to their end"
+    assert not list(made.experiment.data(1).glob("*/tmp*"))
+    presser.at = None
+    made.start(1, resume=resume)
+    assert of(made.train(1), messages.Finished)[0].step == 7
