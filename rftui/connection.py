@@ -146,7 +146,8 @@ class Connection:
 
     def _found(self, wanted: Any, op: str) -> list[Run]:
         runs = self.runs
-        found = [run for each in wanted for run in find_runs(runs, str(each))]
+        named = [str(each.id if isinstance(each, Run) else each) for each in wanted]
+        found = [run for each in named for run in find_runs(runs, each)]
         self.refuse_the_impossible(op, found)
         return found
 
@@ -257,11 +258,23 @@ def _values(changes: dict[str, Any], fields: list[Field]) -> Changes:
     sweep: dict[str, list[Any]] = {}
     for knob, value in changes.items():
         name = validate.resolve(knob, fields)
-        if isinstance(value, tuple):
-            value = list(value)
+        if name in single or name in sweep:
+            raise Fault(f"{name} is set twice")
+        value = _plain(name, value)
         lists = kinds[name] == "list"
         if isinstance(value, list) and (not lists or any(isinstance(item, (list, tuple)) for item in value)):
-            sweep[name] = [list(item) if isinstance(item, tuple) else item for item in value]
+            sweep[name] = value
         else:
             single[name] = value
     return single, sweep
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value that can be sent; a scalar of NumPy or torch as Python's own. Raises Fault."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, item) for item in value]
+    if not (value is None or isinstance(value, (bool, int, float, str, dict))):
+        raise Fault(f"{name} cannot be {type(value).__name__}: give it a number, a text, a list or None")
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from rftui.automl.generation import generation_faults
@@ -200,17 +201,27 @@ def _text(_: Field, text: str) -> str:
 _READERS = {"float": _float, "int": _int, "bool": _bool, "choice": _choice, "list": _list, "text": _text}
 
 
+_MOST = 2**53
+"""The largest whole number that a float can stand for, and far more than any knob is for."""
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and -sys.float_info.max <= value <= sys.float_info.max  # a huge int is no float either
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_MOST <= value <= _MOST
 
 
 def _is_names(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    names = isinstance(value, list) and all(isinstance(item, str) and item for item in value)
+    return bool(value) and (isinstance(value, str) or names)
 
 
 _CHECKS = {
     "float": _is_number,
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "int": _is_whole,
     "bool": lambda value: isinstance(value, bool),
     "choice": lambda value: isinstance(value, (str, bool, int, float)),
     "list": _is_names,

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any
 
 from rftui.automl.generation import GENERATION, rows_at_once, rows_per_step
-from rftui.runs import DONE, FAILED, QUEUED, STOPPED, Run
+from rftui.runs import DONE, FAILED, STOPPED, Run
 
 DEFAULTS: dict[str, Any] = {
     "training_args.num_train_epochs": 3.0,
@@ -68,7 +68,7 @@ _FIXED = (
 
 def warm_faults(parent: Run, changed: dict[str, Any], before: dict[str, Any]) -> dict[str, str]:
     """Why `parent` cannot be cloned warm with the knobs in `changed`; `before` are all its values, flat."""
-    if parent.state == QUEUED or (parent.step == 0 and parent.state != FAILED):
+    if parent.step == 0 and parent.state != FAILED:
         return {"": "it has trained no step yet, so there are no weights to start from; clone it cold"}
     if parent.state == FAILED and not parent.checkpoint:
         return {"": "it failed before its first checkpoint, so there are no weights to start from; clone it cold"}

@@ -46,7 +46,12 @@ def clone(arguments: argparse.Namespace) -> int:
                 if not arguments.json:
                     print(f"run {run.id} {clean(run.name)}: {tried.reason}")
             command = connection.cloning(run, name=arguments.clone_name, stop_parent=arguments.stop_parent, **how)
-            reply = connection.ask(command, partial(_changes, pairs, tried.changes if tried else {}), run.algo)
+            read = partial(_changes, pairs, tried.changes if tried else {})
+            try:
+                reply = connection.ask(command, read, run.algo)
+            except Fault as fault:  # the others may well have such a knob
+                reply = Reply(command.id, False, f"run {run.id} {clean(run.name)}: {fault}")
+                code = max(code, fault.code)
             code = max(code, _tell(reply, run, arguments.json))
     return code
 

@@ -94,7 +94,9 @@ class Cloning:
         change(clone, changes)
         taken = {other.name for other in self._board.runs.values()}
         number = max(self._board.runs) + 1
-        clone.name = _unique(command.name, taken) if command.name else run_name(clone.knobs, number, taken)
+        # A name that a terminal of another encoding sent cannot be written to any file.
+        asked = (command.name or "").encode("utf-8", "replace").decode().strip()
+        clone.name = _unique(asked, taken) if asked else run_name(clone.knobs, number, taken)
         clone.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
         self._board.add_run(clone)
         # A scheduler that was killed before it had kept a clone of this number may have left its files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from rftui.scheduler.board import Board
 from rftui.scheduler.cloning import Cloning
 from rftui.scheduler.policy import entry_turns
 from rftui.scheduler.rules import Rules
+from rftui.scheduler.store import Unwritten
 from rftui.scheduler.turns import Turns
 
 
@@ -40,7 +42,15 @@ class Control:
         if command.op in OPS and (answered := self._board.store.accepted(command.id)):
             return answered  # whoever asked did not see the answer, and asks again
         entry = self._board.store.journal(command)
-        reply = self._answer(command)
+        try:
+            reply = self._answer(command)
+        except Unwritten:
+            raise
+        except Exception as error:  # one op must not end the training of all runs
+            traceback.print_exc()
+            text = f"{command.op} failed, which is a fault of rftui: {type(error).__name__}: {error}"
+            self._board.log(text, self._board.runs.get(command.run), "error")
+            reply = Reply(command.id, False, text)
         self._board.store.settle(entry, reply)
         return reply
 

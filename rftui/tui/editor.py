@@ -41,13 +41,15 @@ def edit(app: App[Any], text: str, suffix: str) -> str:
         try:
             with app.suspend(), _interrupts_are_the_editors():
                 status = subprocess.call([*command, str(path)])
+            written = path.read_text(encoding="utf-8", errors="replace")
         except SuspendNotSupported:
             raise Fault("this terminal cannot be lent to an editor") from None
         except OSError as error:
-            raise Fault(f"{command[0]} cannot be started: {error.strerror}") from None
+            what = "left no file to read" if error.filename == str(path) else "cannot be started"
+            raise Fault(f"{command[0]} {what}: {error.strerror}") from None
         if status:
             raise Fault(f"{command[0]} ended with exit code {status}: nothing is changed")
-        return path.read_text(encoding="utf-8", errors="replace")
+        return written
 
 
 @contextmanager

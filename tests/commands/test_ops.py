@@ -119,6 +119,13 @@ def test_several_values_and_the_other_ways_to_clone_reach_the_scheduler(told, sc
     assert told(*clone[:2], "best:2", "--set", "lr=1")[2] == "rftui: there is no best run yet: none has a loss\n"
 
 
+def test_a_knob_that_one_of_the_runs_lacks_does_not_keep_the_others_from_being_cloned(told, scheduler):
+    code, out, _ = told("clone", "exp", "1", "2", "--set", "lr=fast", "--json")
+    first, second = [json.loads(line) for line in out.splitlines()]
+    assert code == 2 and (first["ok"], first["run"], second["run"]) == (False, 1, 2)
+    assert first["text"].startswith("run 1 a: ") and "must be a number" in first["text"]
+
+
 def test_a_suggestion_is_cloned_with_what_is_set_beside_it(told, make, reopened):
     args = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
     out_of_memory = "OutOfMemoryError: CUDA out of memory"

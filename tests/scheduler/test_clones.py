@@ -5,7 +5,7 @@ import pytest
 from rftui import messages
 from rftui.paths import checkpoint_marker
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
-from rftui.scheduler import loop
+from rftui.scheduler import cloning, loop
 
 RATE = "training_args.learning_rate"
 
@@ -102,6 +102,41 @@ def test_a_continued_schedule_is_kept_with_the_clone_and_refused_where_it_cannot
     assert not cold.ok and "warm" in cold.text
     hold.go.set()
     finished(seen)
+
+
+def test_a_run_that_waits_for_its_turn_after_a_resume_can_be_cloned_warm(begun, world):
+    seen, hold = begun
+    held = world.hold(2, 5)
+    stopped(seen, hold, world)
+    held.wait()
+    assert seen.ask("resume", 1).ok and seen.runs[1].state == QUEUED
+    answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True)
+    assert answer.ok and "cloned warm from step 3 of run 1" in answer.text
+    held.go.set()
+    finished(seen)
+
+
+def test_a_name_that_cannot_be_written_is_made_one_that_can(begun):
+    seen, hold = begun
+    answer = seen.ask("clone", 1, {RATE: 1e-5}, name="caf\udce9 ")
+    assert answer.ok and seen.runs[4].name == "caf?"
+    hold.go.set()
+    finished(seen)
+
+
+def test_a_fault_of_an_op_ends_nothing(begun, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("by 0")
+
+    seen, hold = begun
+    huge = seen.ask("clone", 1, {RATE: 10**400})
+    assert not huge.ok and "must be a number" in huge.text
+    monkeypatch.setattr(cloning, "run_name", broken)
+    answer = seen.ask("clone", 1, {RATE: 1e-5})
+    assert not answer.ok and "a fault of rftui: ZeroDivisionError: by 0" in answer.text and seen.told("by 0")
+    hold.go.set()
+    finished(seen)
+    assert [run.state for run in seen.runs.values()] == [DONE] * 3
 
 
 def test_a_clone_of_a_clone_of_a_deleted_run(begun, world, experiment):

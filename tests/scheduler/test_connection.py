@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy
 import pytest
 
 import rftui
@@ -70,6 +71,11 @@ def test_clones_take_pythons_values_and_short_names(connected, world):
         with pytest.raises(Fault, match=why):
             exp.clone(1, changes)
     assert len(exp.runs) == 10
+    [scalar] = exp.clone(exp.run(1), {"lr": numpy.float32(0.5)})
+    assert scalar.changes == {RATE: 0.5}
+    for changes, why in (({"lr": 1e-3, RATE: 1e-4}, "set twice"), ({"lr": print}, "cannot be builtin")):
+        with pytest.raises(Fault, match=why):
+            exp.clone(1, changes)
     hold.go.set()
     assert {run.state for run in exp.wait()} == {DONE}
 

@@ -82,3 +82,9 @@ def test_an_editor_that_cannot_be_started(app, monkeypatch):
     monkeypatch.setenv("VISUAL", "/no/such/editor")
     with pytest.raises(Fault, match="cannot be started"):
         edit(app, "", ".txt")
+
+
+def test_an_editor_that_removes_the_file(app, monkeypatch):
+    monkeypatch.setenv("VISUAL", "rm")
+    with pytest.raises(Fault, match="rm left no file to read"):
+        edit(app, "", ".txt")
