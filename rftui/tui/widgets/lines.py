@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from rich.console import OverflowMethod
 from rich.text import Text
 from textual.geometry import Size
@@ -45,7 +46,8 @@ def status(board: Board, title: str, width: int, *, ascii: bool) -> Text:
         ("done", "✔", "+", board.count(DONE)),
         ("failed", "✗", "x", board.count(FAILED)),
     )
-    parts = [f"{count} {plain if ascii else glyph} {word}" for word, glyph, plain, count in counts if count]
+    shown = [(f"{count} {plain if ascii else glyph}", word) for word, glyph, plain, count in counts if count]
+    parts: list[str] = []
     alive = [run for run in board.runs.values() if run.active and run.chunks]
     if alive:
         parts.append(f"chunk {min(run.chunk for run in alive)}/{max(run.chunks for run in alive)}")
@@ -58,7 +60,10 @@ def status(board: Board, title: str, width: int, *, ascii: bool) -> Text:
         parts.append(f"{info.state}{': ' + info.waiting_for if info.waiting_for else ''}")
     if width >= 140:
         parts += [f"scheduler pid {info.pid}", info.path]
-    return text.append("  " + "   ".join(parts), style="not bold not reverse")
+    line = "   ".join([*(f"{count} {word}" for count, word in shown), *parts])
+    if cell_len(text.plain) + 2 + cell_len(line) > width:  # the words of the states go before the ETA does
+        line = "  ".join([*(count for count, _ in shown), *parts])
+    return text.append("  " + line, style="not bold not reverse")
 
 
 def devices(board: Board, *, ascii: bool) -> Text:
