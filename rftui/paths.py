@@ -211,10 +211,10 @@ def newest_checkpoint(checkpoints: Path) -> Path | None:
     return next((path for path in checkpoints_in(checkpoints) if checkpoint_marker(path)), None)
 
 
-def committed_steps(checkpoints: Path) -> list[int]:
-    """The steps of the committed checkpoints in a run's `checkpoints/`, the newest last."""
-    markers = map(checkpoint_marker, reversed(checkpoints_in(checkpoints)))
-    return [int(marker["step"]) for marker in markers if marker]
+def committed(checkpoints: Path) -> dict[int, Path]:
+    """Step -> the committed checkpoint of it, in a run's `checkpoints/`, the newest last."""
+    found = {path: checkpoint_marker(path) for path in reversed(checkpoints_in(checkpoints))}
+    return {int(marker["step"]): path for path, marker in found.items() if marker}
 
 
 def link_checkpoint(checkpoint: Path, target: Path) -> None:

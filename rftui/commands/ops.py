@@ -10,7 +10,7 @@ from typing import Any
 
 from rftui import paths
 from rftui.automl import sweeps, validate
-from rftui.commands.text import clean, dump_line
+from rftui.commands.text import clean, dump_line, pair
 from rftui.connection import Changes, Connection
 from rftui.faults import DONE, FAILED, Fault
 from rftui.messages import Field, Reply
@@ -33,7 +33,7 @@ def run_op(arguments: argparse.Namespace) -> int:
 def clone(arguments: argparse.Namespace) -> int:
     """Make new runs of one or more, with other values."""
     arguments.op = "clone"
-    pairs = [_pair(text) for text in arguments.changes]
+    pairs = [pair(text, "KNOB=VALUE, such as training_args.learning_rate=1e-4") for text in arguments.changes]
     with _connected(arguments) as connection:
         code = DONE
         for run in _meant(connection, arguments, arguments.runs):
@@ -76,13 +76,6 @@ def _ask(runs: list[Run]) -> None:
     names = ", ".join(f"{run.id} ({clean(run.name)})" for run in runs)
     if input(f"delete run {names}? [y/N] ").strip().lower() not in ("y", "yes"):
         raise Fault("nothing was deleted", code=FAILED)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    knob, equals, value = text.partition("=")
-    if not equals or not knob.strip():
-        raise Fault(f"--set {text}: write it as KNOB=VALUE, such as training_args.learning_rate=1e-4")
-    return knob.strip(), value
 
 
 def _tell(reply: Reply, run: Run, json: bool) -> int:

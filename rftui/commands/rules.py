@@ -11,7 +11,7 @@ from dataclasses import asdict
 from rftui import paths
 from rftui.automl import rules as kinds
 from rftui.automl.rules import Switch
-from rftui.commands.text import dump, dump_line, table
+from rftui.commands.text import dump, dump_line, pair, table
 from rftui.connection import Connection
 from rftui.faults import DONE, FAILED, Fault
 from rftui.messages import Command
@@ -32,7 +32,10 @@ def rules(arguments: argparse.Namespace) -> int:
     if arguments.rule is None:
         raise Fault(f"which rule? rftui rules {experiment.name} {arguments.word} RULE: {', '.join(switches)}")
     kinds.kind(arguments.rule)
-    changes = {name: kinds.parse(name, text) for name, text in map(_pair, arguments.changes)}
+    changes = {
+        name: kinds.parse(name, text)
+        for name, text in [pair(text, "PARAMETER=VALUE, such as patience=4") for text in arguments.changes]
+    }
     changes["on"] = arguments.word == "on"
     kinds.switched(switches[arguments.rule], changes, {})  # what cannot be needs no scheduler to say so
     command = Command(secrets.token_hex(8), "rule", name=arguments.rule, changes=changes, by="cli")
@@ -47,13 +50,6 @@ def _switch(experiment: ExperimentDir, command: Command, json: bool) -> int:
     else:
         print(reply.text if reply.ok else f"rftui: {reply.text}", file=sys.stdout if reply.ok else sys.stderr)
     return DONE if reply.ok else FAILED
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise Fault(f"--set {text}: write it as PARAMETER=VALUE, such as patience=4")
-    return name.strip(), value
 
 
 def _plain(switches: dict[str, Switch]) -> list[dict[str, object]]:

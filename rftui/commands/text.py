@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rftui.faults import Fault
+
 
 def has_terminal() -> bool:
     """Whether somebody sits at a terminal that can be drawn on.
@@ -65,3 +67,11 @@ def _finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def pair(text: str, form: str) -> tuple[str, str]:
+    """What a `--set` names, and the value that it gives. Raises Fault that tells the `form`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise Fault(f"--set {text}: write it as {form}")
+    return name.strip(), value

@@ -11,7 +11,7 @@ from rftui.automl.spec import change, run_name
 from rftui.automl.sweeps import combinations, sweep_faults
 from rftui.automl.validate import sentence
 from rftui.messages import Command, Reply
-from rftui.paths import checkpoint_marker, checkpoints_in
+from rftui.paths import committed
 from rftui.runs import FAILED, Run, redact, short
 from rftui.scheduler.board import Board
 from rftui.scheduler.pins import not_linked
@@ -69,11 +69,7 @@ class Cloning:
         for the weights of its next step."""
         if command.from_step is None and run.id in self._turns.resident:
             return None, ""
-        whole = {
-            int(marker["step"]): path
-            for path in checkpoints_in(self._board.experiment.run(run.id).checkpoints)
-            if (marker := checkpoint_marker(path))
-        }
+        whole = committed(self._board.experiment.run(run.id).checkpoints)
         step = max(whole, default=0) if command.from_step is None else command.from_step
         return whole.get(step), "" if step in whole else f"run {run.id} has no checkpoint to start from; clone it cold"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rftui.paths import checkpoint_marker, checkpoints_in, committed_steps, newest_checkpoint
+from rftui.paths import checkpoint_marker, checkpoints_in, committed, newest_checkpoint
 from rftui.runs import DONE, Run, curve_values
 from rftui.scheduler.board import Board
 
@@ -33,7 +33,7 @@ def reposition(board: Board, run: Run) -> None:
     run.epoch = float(marker["epoch"])
     run.chunk = run.chunk if step else 0  # else told again by `Begun`
     run.checkpoint, run.device = str(newest) if newest else None, None
-    run.checkpoints = committed_steps(folder.checkpoints)
+    run.checkpoints = list(committed(folder.checkpoints))
     if final:
         run.state, run.final, run.error = DONE, str(folder.final), None
         run.chunk = run.chunks if int(final["step"]) >= run.total_steps else run.chunk

@@ -11,7 +11,7 @@ from typing import Any
 from rftui import messages
 from rftui.automl.spec import change
 from rftui.link import Server
-from rftui.paths import committed_steps, newest_checkpoint
+from rftui.paths import committed, newest_checkpoint
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.scheduler.board import Board
 from rftui.scheduler.pins import Pins
@@ -101,7 +101,7 @@ class Turns:
                     cost = f"{seconds:.1f} s and {size / 1e6:.1f} MB"
                     self._board.log(f"run {run.id} has its first checkpoint, at step {step}; one costs {cost}", run)
                 run.checkpoint = path
-                run.checkpoints = committed_steps(self._checkpoints(run))
+                run.checkpoints = list(committed(self._checkpoints(run)))
                 self._deaths.pop(run.id, None)
                 self.setbacks.saved(run)
                 self._board.touch(run, urgent=False)

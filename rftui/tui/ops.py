@@ -12,6 +12,7 @@ from rftui.link import LinkLost
 from rftui.messages import Command, Reply
 from rftui.runs import DELETED, Run, why_not
 from rftui.runs import FAILED as RUN_FAILED
+from rftui.runs import refusal as runs_refusal
 from rftui.tui.actions import ACTIONS, READONLY, refusal
 from rftui.tui.board import COMING_BACK, clean, summary
 from rftui.tui.screens.confirm import ConfirmScreen
@@ -82,7 +83,7 @@ class Ops:
             runs = [self._board.runs[number] for number in deleted if number in together]
             able = [run for run in runs if not self._gone(run)]
             if not able:
-                self._app.say(f"run {last.id} {last.name}: undo is refused, {self._gone(last)}", True)
+                self._app.say(runs_refusal(last, "undo", self._gone(last) or ""), True)
                 return
             self.ask("undo", able)
             if able[0].id in self._board.shown:
@@ -234,7 +235,7 @@ class Ops:
         if not runs:
             self._app.say(f"{op} is refused: {self.reason(op, None)}", True)
         reasons = [(run, reason) for run in runs if (reason := self.reason(op, run))]
-        refused = [f"run {run.id} {run.name}: {op} is refused, {reason}" for run, reason in reasons]
+        refused = [runs_refusal(run, op, reason) for run, reason in reasons]
         left_out = f"{refused[0]} (and {len(refused) - 1} more)" if len(refused) > 1 else "".join(refused)
         if left_out:
             self._app.say(left_out, True)
