@@ -6,7 +6,7 @@ Importing this module loads neither torch nor textual.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rftui.connection import connect
+    from rftui.client import connect
     from rftui.experiment import Experiment
 
 __all__ = ["Experiment", "__version__", "connect"]
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return Experiment
     if name == "connect":
-        from rftui.connection import connect
+        from rftui.client import connect
 
         return connect
     raise AttributeError(f"module 'rftui' has no attribute {name!r}")

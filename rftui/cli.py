@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rftui import __version__
-from rftui.automl.nearest import nearest
-from rftui.commands import doctor, eject, launch, listing, mlflow_ui, ops, rules, samples
-from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
+from rftui.commands import doctor, eject, launch, listing, mlflow_ui, ops, samples, set_rules
+from rftui.config.nearest import nearest
+from rftui.errors import DONE, FAILED, INTERRUPTED, UserError
 from rftui.link import LinkLost
 from rftui.paths import home_dir
 
@@ -35,8 +35,8 @@ class _Parser(argparse.ArgumentParser):
         if unknown and "COMMAND" in message:
             word, known = unknown[1], re.findall(r"[\w-]+", unknown[2])
             hint = f"; did you mean rftui run {word}?" if os.path.isfile(word) else nearest(word, known)
-            raise Fault(f"unknown command {word!r}" + (hint or "; rftui --help lists them"))
-        raise Fault(f"{message} ({self.prog} --help)")
+            raise UserError(f"unknown command {word!r}" + (hint or "; rftui --help lists them"))
+        raise UserError(f"{message} ({self.prog} --help)")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return code
-    except Fault as fault:
+    except UserError as fault:
         return _fail(fault.code, *fault.lines)
     except LinkLost as lost:
         return _fail(FAILED, str(lost))
@@ -78,9 +78,9 @@ def _dispatch(argv: list[str]) -> int:
         arguments.args += [word for word in unknown if not word.startswith("-")] + rest
         unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
-            raise Fault(f"rftui run has no option {unknown[0]}; the script's own options go after a --")
+            raise UserError(f"rftui run has no option {unknown[0]}; the script's own options go after a --")
     elif unknown or rest:
-        raise Fault(f"unrecognized: {' '.join(unknown + rest)} (rftui --help)")
+        raise UserError(f"unrecognized: {' '.join(unknown + rest)} (rftui --help)")
     arguments.home = home_dir(arguments.home)
     return command(arguments)
 
@@ -130,13 +130,13 @@ def _parser() -> argparse.ArgumentParser:
     committed = "warm from its committed checkpoint of that step instead of its present one"
     clone.add_argument("--from-step", metavar="N", type=int, help=committed)
     carried = "warm, with the run's optimizer and schedule instead of fresh ones"
-    clone.add_argument("--continue-schedule", action="store_true", dest="carry_on", help=carried)
+    clone.add_argument("--continue-schedule", action="store_true", dest="continue_schedule", help=carried)
     advice = "what a failed run, or a curve that goes wrong, asks for; --set adds to it"
     clone.add_argument("--suggested", action="store_true", help=advice)
     clone.add_argument("--stop-parent", action="store_true", help="stop the run once its clone is accepted")
     clone.add_argument("--name", metavar="TEXT", dest="clone_name", help="the new run's name")
     clone.add_argument("--json", action="store_true", help="an object for each run: ok, text, run, runs")
-    ruled = add("rules", rules.rules, "list the rules that stop runs by themselves, or switch one on or off")
+    ruled = add("rules", set_rules.rules, "list the rules that stop runs by themselves, or switch one on or off")
     ruled.add_argument("name", metavar="NAME")
     ruled.add_argument("word", metavar="on|off", nargs="?", choices=("on", "off"))
     ruled.add_argument("rule", metavar="RULE", nargs="?", help="halving, median or early")

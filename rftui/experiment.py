@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from rftui import paths
-from rftui.faults import INTERRUPTED, USAGE, Fault
+from rftui.errors import INTERRUPTED, USAGE, UserError
 from rftui.fit import Fit
 from rftui.runs import Run
 
@@ -24,8 +24,8 @@ class Experiment:
     """A named set of runs, kept in a directory; `run_fit` trains them.
 
     `experiment_path` (or `experiments_path`) is the directory in which experiments lie, unless --home or RFTUI_HOME
-    says otherwise. A name that is taken gets a number. In a plain script a Fault is printed and ends the script with
-    its exit code; in an interactive session it is raised.
+    says otherwise. A name that is taken gets a number. In a plain script a UserError is printed and ends the script
+    with its exit code; in an interactive session it is raised.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Experiment:
         _refuse_children()
         _environment.update({name: os.environ.pop(name) for name in list(os.environ) if name.startswith("RFTUI_")})
         if mode not in (None, "fit"):
-            _fail(Fault(f"mode {mode!r} is not here: rftui trains models, which is mode='fit'"))
+            _fail(UserError(f"mode {mode!r} is not here: rftui trains models, which is mode='fit'"))
         self._asked = experiment_name
         self._home = paths.home_dir(_environment.get("RFTUI_HOME") or experiment_path or experiments_path)
         self._directory: paths.ExperimentDir | None = None
@@ -89,9 +89,9 @@ class Experiment:
                 unknown,
             )
             if self._ended:
-                raise Fault(f"experiment {self.name!r} was ended; make a new Experiment for another run_fit")
+                raise UserError(f"experiment {self.name!r} was ended; make a new Experiment for another run_fit")
             return self._train(fit)
-        except Fault as fault:
+        except UserError as fault:
             _fail(fault)
 
     def end(self) -> None:
@@ -105,12 +105,12 @@ class Experiment:
         self.end()
 
     def _train(self, fit: Fit) -> list[Run]:
-        from rftui.scheduler.store import Store
+        from rftui.store import Store
 
         created = self._directory is None
         try:
             number, code = self._schedule(fit)
-        except Fault as fault:
+        except UserError as fault:
             if fault.code == USAGE and created and self._directory:
                 # Nothing was ever trained in it: the next try may have the name.
                 shutil.rmtree(self._directory.path, ignore_errors=True)
@@ -118,7 +118,7 @@ class Experiment:
             raise
         if code == INTERRUPTED:
             assert self._directory
-            raise Fault(f"interrupted; `{paths.how_to_open(self._directory)}` takes it up again", code=INTERRUPTED)
+            raise UserError(f"interrupted; `{paths.how_to_open(self._directory)}` takes it up again", code=INTERRUPTED)
         assert self._directory
         return [run for run in Store.read(self._directory.db).runs() if run.fit == number]
 
@@ -126,7 +126,7 @@ class Experiment:
         """Write the fit down, making the experiment where it is the first one, and train it: its number, and the
         scheduler's exit code."""
         from rftui.scheduler import loop
-        from rftui.scheduler.store import Store
+        from rftui.store import Store
 
         fit.check_disk(self._home)
         if self._directory is None:
@@ -156,13 +156,13 @@ class Experiment:
 def _refuse_children() -> None:
     """A child process that imports the user's script must not start the experiment again."""
     if "RFTUI_WORKER" in os.environ or multiprocessing.parent_process() is not None:
-        raise Fault(
+        raise UserError(
             "an Experiment was made while a child process imported the script; put what makes it under "
             'if __name__ == "__main__":'
         )
 
 
-def _fail(fault: Fault) -> NoReturn:
+def _fail(fault: UserError) -> NoReturn:
     """End a plain script with the fault's lines and exit code; where somebody is there to see it, raise it."""
     if _interactive() or threading.current_thread() is not threading.main_thread():
         raise fault

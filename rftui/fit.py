@@ -10,12 +10,13 @@ from typing import Any
 
 from rftui import paths
 from rftui.automl import rules
-from rftui.automl.generation import GENERATION, generation_faults, rows_per_step
 from rftui.automl.grid import expand
-from rftui.automl.nearest import nearest
-from rftui.automl.spec import Leaf, Spec, plain, run_name
 from rftui.chunks import chunks_per_epoch
-from rftui.faults import Fault
+from rftui.config.generation import GENERATION, generation_faults, rows_per_step
+from rftui.config.nearest import nearest
+from rftui.config.spec import RunConfig, Spec, plain
+from rftui.errors import UserError
+from rftui.naming import run_name
 from rftui.runs import Run
 
 _LITTLE = 2 * 2**30
@@ -24,7 +25,7 @@ _TOO_LITTLE = 2**27
 
 
 class Fit:
-    """One `run_fit`, checked as far as it can be without TRL. Raises one Fault for everything that is wrong."""
+    """One `run_fit`, checked as far as it can be without TRL. Raises one UserError for everything that is wrong."""
 
     def __init__(
         self,
@@ -52,18 +53,18 @@ class Fit:
         self.rules, troubles = rules.switches(given_rules)
         faults += troubles
         self.datasets = {name: _dataset(given, name, faults) for name, given in datasets.items()}
-        leaves: list[Leaf] = []
+        run_configs: list[RunConfig] = []
         try:
-            leaves = expand([] if group is None else group)
-        except Fault as fault:
+            run_configs = expand([] if group is None else group)
+        except UserError as fault:
             faults += fault.lines
         self.spec = Spec(
-            leaves, create_model_fn, num_chunks, chunk_size, seed, has_eval=self.datasets["eval"] is not None
+            run_configs, create_model_fn, num_chunks, chunk_size, seed, has_eval=self.datasets["eval"] is not None
         )
         if not faults:
             faults = self.spec.troubles()
         if faults:
-            raise Fault(*faults)
+            raise UserError(*faults)
         self._plan_chunks()
 
     def _plan_chunks(self) -> None:
@@ -73,7 +74,7 @@ class Fit:
             self.notices.append(f"num_chunks {spec.num_chunks} wins over chunk_size {spec.chunk_size}")
         if self.chunks < (spec.num_chunks or (1 if spec.chunk_size else 4)):
             self.notices.append(f"{rows} rows make {self.chunks} chunk{'s' * (self.chunks > 1)}, one row each")
-        steps = min(int(rows // _batch(leaf)) for leaf in spec.leaves)
+        steps = min(int(rows // _batch(run_config)) for run_config in spec.run_configs)
         if self.chunks > 1 and steps < 10 * self.chunks:
             self.notices.append(
                 f"a chunk is only about {max(1, steps // self.chunks)} optimizer steps of the largest batch; "
@@ -81,12 +82,12 @@ class Fit:
             )
 
     def check_disk(self, home: Path) -> None:
-        """Raises Fault where the disk of `home` has no room for the rows and some checkpoints."""
+        """Raises UserError where the disk of `home` has no room for the rows and some checkpoints."""
         there = next(path for path in (home, *home.parents) if path.exists())
         free = shutil.disk_usage(there).free
         rows = sum(dataset.data.nbytes for dataset in self.datasets.values() if dataset is not None)
         if free < rows + _TOO_LITTLE:
-            raise Fault(
+            raise UserError(
                 f"only {free / 2**20:.0f} MB are free on the disk of {home}, and the rows and checkpoints need "
                 f"{(rows + _TOO_LITTLE) / 2**20:.0f} MB or more: free some, or choose another home with --home DIR"
             )
@@ -115,11 +116,11 @@ class Fit:
                 store.log(f"rule {switch.rule.name} is on: {switch.rule.about}", level="info")
         store.set_meta("rules", rules.written(self.rules))
         taken: set[str] = set()
-        for leaf_number, leaf in enumerate(self.spec.leaves):
-            name = run_name(leaf.knobs, leaf_number + 1, taken)
+        for index, run_config in enumerate(self.spec.run_configs):
+            name = run_name(run_config.knobs, index + 1, taken)
             taken.add(name)
-            run = Run(0, name, leaf.algo, number, leaf_number, created=time.time())
-            run.config, run.knobs = plain(leaf), leaf.knobs
+            run = Run(0, name, run_config.algo, number, index, created=time.time())
+            run.config, run.knobs = plain(run_config), run_config.knobs
             store.add_run(run)
         for notice in self.notices:
             store.log(notice, level="notice")
@@ -166,14 +167,14 @@ def _dataset(given: Any, name: str, faults: list[str]) -> Any:
     return None
 
 
-def _batch(leaf: Leaf) -> Fraction:
+def _batch(run_config: RunConfig) -> Fraction:
     """Rows that an optimizer step of the config takes; what makes no sense is told by the check of the configs."""
-    args = leaf.config["training_args"]
+    args = run_config.config["training_args"]
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", *GENERATION)
     sane = all(args.get(name) is None or (type(args[name]) is int and args[name] > 0) for name in sizes)
-    if not sane or (leaf.algo == "GRPO" and generation_faults(args, evaluates=False)):
+    if not sane or (run_config.algo == "GRPO" and generation_faults(args, evaluates=False)):
         return Fraction(1)
-    return rows_per_step(leaf.algo, args)
+    return rows_per_step(run_config.algo, args)
 
 
 def _materialise(dataset: Any, folder: Path) -> None:
@@ -186,7 +187,7 @@ def _materialise(dataset: Any, folder: Path) -> None:
         for path in [*folder.rglob("*"), folder, folder.parent, folder.parent.parent]:
             paths.sync(path)
     except OSError as error:
-        raise Fault(f"cannot write the rows to {folder}: {error.strerror or error}") from error
+        raise UserError(f"cannot write the rows to {folder}: {error.strerror or error}") from error
     finally:
         if shown:
             enable_progress_bars()

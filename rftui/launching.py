@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from rftui.faults import FAILED, Fault
+from rftui.errors import FAILED, UserError
 from rftui.link import LinkLost, Viewer
 from rftui.paths import ExperimentDir
 
@@ -94,7 +94,7 @@ class Launch:
         return self.log.read_text(errors="replace").splitlines()[-lines:]
 
     def wait(self, timeout: float = 60.0) -> Viewer:
-        """Like `poll`, but waits. Raises Fault where the process ends, or nothing serves in time."""
+        """Like `poll`, but waits. Raises UserError where the process ends, or nothing serves in time."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             ended = self.exit_status is not None
@@ -102,21 +102,21 @@ class Launch:
             if viewer:
                 return viewer
             if ended:
-                raise Fault(f"{self.title}: " + ("".join(self.tail(1)) or "its scheduler has ended"), code=FAILED)
+                raise UserError(f"{self.title}: " + ("".join(self.tail(1)) or "its scheduler has ended"), code=FAILED)
             time.sleep(0.05)
-        raise Fault(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
+        raise UserError(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
 
 
 def prepare(home: Path, devices: str | None) -> tuple[BinaryIO, Path, Path, dict[str, str]]:
     """What a scheduler that is to be started needs: its log, open (mode 0600) and by name, the file in which it says
-    which experiment it holds, and its environment. Raises Fault where `home` cannot be written."""
+    which experiment it holds, and its environment. Raises UserError where `home` cannot be written."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     log, rendezvous = home / ".logs" / f"{stamp}.txt", home / ".logs" / f"{stamp}.json"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         output = open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
     except OSError as error:
-        raise Fault(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
+        raise UserError(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
     environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(rendezvous)}
     return output, log, rendezvous, environment | ({"RFTUI_DEVICES": devices} if devices else {})
 

@@ -7,14 +7,13 @@ import json
 import os
 import re
 import shlex
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rftui.faults import FAILED, Fault
+from rftui.errors import FAILED, UserError
 
 
 def home_dir(home: str | os.PathLike[str] | None = None) -> Path:
@@ -81,7 +80,7 @@ class ExperimentDir:
     def lock(self) -> IO[str] | None:
         """The scheduler's exclusive lock, held while the returned file is open; None if another process holds it.
 
-        Raises Fault where files cannot be locked there.
+        Raises UserError where files cannot be locked there.
         """
         file = self._locked("lock", fcntl.LOCK_EX)
         if file:
@@ -112,7 +111,7 @@ class ExperimentDir:
                 file.close()
                 return None
         except OSError as error:
-            raise Fault(f"cannot lock {self.path / name}: {error.strerror}", code=FAILED) from error
+            raise UserError(f"cannot lock {self.path / name}: {error.strerror}", code=FAILED) from error
         return file
 
     def alive(self) -> bool:
@@ -132,10 +131,10 @@ class ExperimentDir:
 def create(home: Path, name: str) -> ExperimentDir:
     """A new experiment directory (mode 0700); where `name` is taken, the first free of `name-2`, `name-3`, ...
 
-    Raises Fault where the name cannot be a directory's or the home cannot be written.
+    Raises UserError where the name cannot be a directory's or the home cannot be written.
     """
     if not re.fullmatch(r"[^/\0\n]{1,120}", name) or name in (".", ".."):
-        raise Fault(f"experiment name {name!r} cannot be a directory's name: use letters, digits, - and _")
+        raise UserError(f"experiment name {name!r} cannot be a directory's name: use letters, digits, - and _")
     try:
         home.mkdir(parents=True, exist_ok=True)
         for candidate in _candidates(name):
@@ -148,7 +147,7 @@ def create(home: Path, name: str) -> ExperimentDir:
                 folder.mkdir()
             return experiment
     except OSError as error:
-        raise Fault(
+        raise UserError(
             f"cannot write to {home}: {error.strerror}; choose another place with --home DIR or RFTUI_HOME"
         ) from error
     raise AssertionError("unreachable")
@@ -163,12 +162,12 @@ def _candidates(name: str) -> Iterator[str]:
 
 
 def find(home: Path, name: str) -> ExperimentDir:
-    """The experiment called `name`. Raises Fault (exit code 1) that names the known ones."""
+    """The experiment called `name`. Raises UserError (exit code 1) that names the known ones."""
     experiment = ExperimentDir(home / name)
     if name and "/" not in name and experiment.db.is_file():
         return experiment
     known = ", ".join(sorted(found.name for found in all_in(home))) or "none yet"
-    raise Fault(f"no experiment {name!r} in {home}; there are: {known}", code=FAILED)
+    raise UserError(f"no experiment {name!r} in {home}; there are: {known}", code=FAILED)
 
 
 def how_to_open(experiment: ExperimentDir) -> str:
@@ -184,52 +183,6 @@ def all_in(home: Path) -> list[ExperimentDir]:
     except OSError:
         return []
     return sorted(folders, key=lambda found: found.path.stat().st_ctime, reverse=True)
-
-
-CHECKPOINT_MARKER = "rftui.json"
-"""In a committed checkpoint (`checkpoints/step-N`, `start/`, `final/`): its step, its files' sizes, and more."""
-
-
-def checkpoint_marker(checkpoint: Path) -> dict[str, Any] | None:
-    """What the marker of a checkpoint says (step, threads, files; but for `final/` also epoch, row, rows, evaluate);
-    None where it is not whole."""
-    try:
-        marker = json.loads((checkpoint / CHECKPOINT_MARKER).read_text())
-        whole = all((checkpoint / name).stat().st_size == size for name, size in marker["files"].items())
-        return marker if whole else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def checkpoints_in(checkpoints: Path) -> list[Path]:
-    """The checkpoints of a run's `checkpoints/`, whole or not, the one of the highest step first."""
-    return sorted(checkpoints.glob("step-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
-
-
-def newest_checkpoint(checkpoints: Path) -> Path | None:
-    """The committed checkpoint of the highest step in a run's `checkpoints/`."""
-    return next((path for path in checkpoints_in(checkpoints) if checkpoint_marker(path)), None)
-
-
-def committed(checkpoints: Path) -> dict[int, Path]:
-    """Step -> the committed checkpoint of it, in a run's `checkpoints/`, the newest last."""
-    found = {path: checkpoint_marker(path) for path in reversed(checkpoints_in(checkpoints))}
-    return {int(marker["step"]): path for path, marker in found.items() if marker}
-
-
-def link_checkpoint(checkpoint: Path, target: Path) -> None:
-    """Hard-link a checkpoint to `target`, so that neither end's deletion touches the other."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(checkpoint, target, copy_function=link_or_copy)
-
-
-def link_or_copy(file: str, target: str) -> None:
-    """Hard-link a file; copy it where the file system has no hard links or `target` is on another one."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copy2(file, target)
 
 
 def write_private(path: Path, content: dict[str, Any]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from rftui.redaction import redact
 
 QUEUED, RUNNING, WAITING, STOPPING = "queued", "running", "waiting", "stopping"
 STOPPED, DONE, FAILED, DELETED = "stopped", "done", "failed", "deleted"
@@ -40,21 +42,21 @@ class Run:
 
     `config` is its whole configuration as plain nested data (`model_name`, `model_kwargs`, `peft_config`,
     `training_args`, ...; a function stands there by its name). `knobs` maps the dotted names of the swept and the
-    changed knobs ("training_args.learning_rate") to their values. `leaf` numbers the config of its fit's spec that it
-    was made from, `changes` (dotted name -> value) is what clones changed in it. `chunk` of `chunks` have ended, over
-    all epochs; `step` of `total_steps` optimizer steps are done; `turns` were started. A warm clone has `start_step`
-    and `start_epoch` (its parent's position) and `start_row` (over all the parent's epochs); with `carry_on` it goes
-    on with the parent's optimizer and schedule instead of fresh ones. `checkpoints` are the steps of its committed
-    checkpoints on disk, the newest last. `stopped_by`: which rule stopped it and why. `exempt`: its user resumed it
-    after that, so rules leave it alone. `before`: the state that undoing its deletion brings back, "" once its files
-    are gone.
+    changed knobs ("training_args.learning_rate") to their values. `config_index` numbers the config of its fit's spec
+    that it was made from, `changes` (dotted name -> value) is what clones changed in it. `chunk` of `chunks` have
+    ended, over all epochs; `step` of `total_steps` optimizer steps are done; `turns` were started. A warm clone has
+    `start_step` and `start_epoch` (its parent's position) and `start_row` (over all the parent's epochs); with
+    `continue_schedule` it goes on with the parent's optimizer and schedule instead of fresh ones. `checkpoints` are
+    the steps of its committed checkpoints on disk, the newest last. `stopped_by`: which rule stopped it and why.
+    `exempt`: its user resumed it after that, so rules leave it alone. `before`: the state that undoing its deletion
+    brings back, "" once its files are gone.
     """
 
     id: int
     name: str
     algo: str = "SFT"
     fit: int = 1
-    leaf: int = 0
+    config_index: int = 0
     state: str = QUEUED
     chunk: int = 0
     chunks: int = 0
@@ -73,7 +75,7 @@ class Run:
     knobs: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
-    carry_on: bool = False
+    continue_schedule: bool = False
     checkpoint: str | None = None
     checkpoints: list[int] = field(default_factory=list)
     final: str | None = None
@@ -87,12 +89,21 @@ class Run:
     def active(self) -> bool:
         return self.state in ACTIVE
 
+    @classmethod
+    def from_json(cls, data: str) -> Run:
+        """A run as a database keeps it, also as one of an earlier version did."""
+        return cls(**{_RENAMED.get(name, name): value for name, value in json.loads(data).items()})
+
     def to_dict(self) -> dict[str, Any]:
         """All fields, with secrets redacted, as `show --json` prints them."""
         plain = asdict(self)
         for key in ("config", "changes", "knobs"):
             plain[key] = redact(plain[key])
         return plain
+
+
+_RENAMED = {"leaf": "config_index", "carry_on": "continue_schedule"}
+"""Fields of a run as databases before version 3 call them -> their names."""
 
 
 def why_not(run: Run, op: str) -> str | None:
@@ -124,24 +135,6 @@ _NO_CURVES = ("runtime", "samples_per_second", "steps_per_second", "step_time", 
 """Ends of logged names that are no curve: times, which no two trainings share, or what is known anyway."""
 
 
-_SECRET_NAME = re.compile(r"(^|[._-])(token|key|api_?key|password|passwd|secret|credentials?)$", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"^(hf_|sk-|ghp_|github_pat_|xox[abp]-|AKIA)[A-Za-z0-9_-]{6,}")
-_NOT_SECRET = re.compile(r"(pad|eos|bos|unk|sep|cls|mask|image)_token$")
-HIDDEN = "[redacted]"
-
-
-def redact(value: Any, name: str = "") -> Any:
-    """`value` with what looks like a secret, by its knob's name or by its own look, replaced by a marker."""
-    if isinstance(value, dict):
-        return {key: redact(item, str(key)) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [redact(item, name) for item in value]
-    if isinstance(value, str) and value:
-        if _SECRET_VALUE.match(value) or (_SECRET_NAME.search(name) and not _NOT_SECRET.search(name)):
-            return HIDDEN
-    return value
-
-
 def flatten(nested: dict[str, Any], prefix: str = "", *, whole: Collection[str] = ()) -> dict[str, Any]:
     """Nested config data as dotted names: `{"peft_config": {"r": 8}}` -> `{"peft_config.r": 8}`.
 
@@ -161,31 +154,11 @@ def changed(nested: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """A deep copy of config data with the dotted names of `changes` set; missing levels are made."""
     result = {key: changed(value, {}) if isinstance(value, dict) else value for key, value in nested.items()}
     for name, value in changes.items():
-        *path, leaf = name.split(".")
+        *path, last = name.split(".")
         level = result
         for part in path:
             if not isinstance(level.get(part), dict):
                 level[part] = {}
             level = level[part]
-        level[leaf] = value
+        level[last] = value
     return result
-
-
-def short(name: str) -> str:
-    """A knob's name as a column shows it: "training_args.learning_rate" -> "lr"."""
-    leaf = name.rsplit(".", 1)[-1]
-    return _SHORT.get(leaf, leaf)
-
-
-_SHORT = {
-    "learning_rate": "lr",
-    "lora_alpha": "alpha",
-    "lora_dropout": "dropout",
-    "target_modules": "targets",
-    "per_device_train_batch_size": "batch",
-    "gradient_accumulation_steps": "accum",
-    "num_train_epochs": "epochs",
-    "lr_scheduler_type": "sched",
-    "warmup_steps": "warmup",
-    "model_name": "model",
-}

@@ -6,10 +6,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from rftui.automl.ranking import best
-from rftui.faults import FAILED, Fault
+from rftui.errors import FAILED, UserError
 from rftui.paths import ExperimentDir
 from rftui.runs import QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 
 @dataclass
@@ -22,7 +22,7 @@ class View:
 
 
 def view(experiment: ExperimentDir) -> View:
-    """What the database says; without a scheduler, what the next one will make of it. Raises Fault."""
+    """What the database says; without a scheduler, what the next one will make of it. Raises UserError."""
     alive = experiment.alive()
     with closing(Store.read(experiment.db)) as store:
         runs = store.runs()
@@ -36,24 +36,25 @@ def view(experiment: ExperimentDir) -> View:
 
 
 def find_run(runs: list[Run], wanted: str) -> Run:
-    """The run with this number, else with this name. Raises Fault (exit code 1)."""
+    """The run with this number, else with this name. Raises UserError (exit code 1)."""
     found = [run for run in runs if str(run.id) == wanted] or [run for run in runs if run.name == wanted]
     if len(found) > 1:
-        raise Fault(f"several runs are called {wanted!r}: {', '.join(str(run.id) for run in found)}", code=FAILED)
+        raise UserError(f"several runs are called {wanted!r}: {', '.join(str(run.id) for run in found)}", code=FAILED)
     if not found:
         known = ", ".join(str(run.id) for run in runs) or "none yet"
-        raise Fault(f"no run {wanted!r}; there are: {known}", code=FAILED)
+        raise UserError(f"no run {wanted!r}; there are: {known}", code=FAILED)
     return found[0]
 
 
 def find_runs(runs: list[Run], wanted: str) -> list[Run]:
-    """Like `find_run`; "best" and "best:K" are the run, and the K runs, with the best last values. Raises Fault."""
+    """Like `find_run`; "best" and "best:K" are the run, and the K runs, with the best last values. Raises
+    UserError."""
     word, colon, count = wanted.partition(":")
     if word != "best" or any(run.name == wanted for run in runs):
         return [find_run(runs, wanted)]
     if colon and not (count.isdecimal() and int(count)):
-        raise Fault(f"{wanted!r}: write best or best:K, such as best:3")
+        raise UserError(f"{wanted!r}: write best or best:K, such as best:3")
     found = best(runs, None, int(count or 1))
     if not found:
-        raise Fault("there is no best run yet: none has a loss", code=FAILED)
+        raise UserError("there is no best run yet: none has a loss", code=FAILED)
     return found

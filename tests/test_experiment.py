@@ -21,9 +21,9 @@ from rftui.automl import (
     RFSuccessiveHalving,
     rules,
 )
-from rftui.automl.spec import Spec
+from rftui.config.spec import Spec
+from rftui.errors import UserError
 from rftui.experiment import Experiment
-from rftui.faults import Fault
 
 ROWS = [{"text": f"row {n}"} for n in range(40)]
 CONFIGS = RFGridSearch(
@@ -77,7 +77,7 @@ def trained(monkeypatch, tmp_path):
     run.code, run.fault = 0, None
     loop, store = types.SimpleNamespace(run=run), types.SimpleNamespace(Store=Store)
     monkeypatch.setattr(rftui.scheduler, "loop", loop, raising=False)
-    monkeypatch.setitem(sys.modules, "rftui.scheduler.store", store)
+    monkeypatch.setitem(sys.modules, "rftui.store", store)
     monkeypatch.setattr(module, "_environment", {})
     monkeypatch.setattr(Store, "kept", {})
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
@@ -97,7 +97,10 @@ def test_a_fit_is_written_and_handed_to_the_scheduler(trained, monkeypatch, tmp_
     with Experiment("first") as experiment:
         runs = experiment.run_fit(CONFIGS, None, Dataset.from_list(ROWS), ROWS[:2], 2, 7)
     assert not [name for name in os.environ if name.startswith("RFTUI_")]
-    assert [(run.id, run.name, run.leaf, run.fit) for run in runs] == [(1, "lr1e-3", 0, 1), (2, "lr1e-4", 1, 1)]
+    assert [(run.id, run.name, run.config_index, run.fit) for run in runs] == [
+        (1, "lr1e-3", 0, 1),
+        (2, "lr1e-4", 1, 1),
+    ]
     directory, how = trained[1]
     assert directory.path == experiment.path == tmp_path / "home" / "first"
     assert how == {"fit": 1, "rendezvous": tmp_path / "there", "devices": "cpu:2", "viewer": True}
@@ -105,7 +108,7 @@ def test_a_fit_is_written_and_handed_to_the_scheduler(trained, monkeypatch, tmp_
     assert load_from_disk(directory.data(1) / "train").to_list() == ROWS
     assert load_from_disk(directory.data(1) / "eval").to_list() == ROWS[:2]
     spec = Spec.load(directory.spec(1))
-    assert (spec.num_chunks, spec.seed, spec.has_eval, len(spec.leaves)) == (2, 7, True, 2)
+    assert (spec.num_chunks, spec.seed, spec.has_eval, len(spec.run_configs)) == (2, 7, True, 2)
 
 
 def test_a_second_fit_is_in_the_same_experiment_and_a_second_experiment_is_not(trained, capsys):
@@ -150,24 +153,24 @@ def test_other_spellings_and_the_fit_of_few_rows(trained):
 )
 def test_datasets_that_cannot_be_trained_on(trained, dataset, remedy):
     experiment = Experiment("refused")
-    with pytest.raises(Fault, match=remedy):
+    with pytest.raises(UserError, match=remedy):
         experiment.run_fit(CONFIGS, None, dataset)
     assert experiment.path is None and len(trained) == 1
 
 
 def test_all_faults_come_together(trained):
     lock = __import__("threading").Lock()
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(UserError) as fault:
         Experiment("f").run_fit(CONFIGS, ROWS, [], num_chunks=0, seed=-1, num_chunk=3, chunk_size=True)
     told = str(fault.value)
     assert len(fault.value.lines) == 6
     assert "did you mean 'num_chunks'" in told and "create_model_fn is list" in told and "no rows" in told
-    with pytest.raises(Fault, match="'lock'"):
+    with pytest.raises(UserError, match="'lock'"):
         Experiment("f").run_fit(CONFIGS, lambda config: lock, ROWS)
 
 
 def test_rules_are_checked_with_the_rest_and_kept_with_the_experiment(trained):
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(UserError) as fault:
         Experiment("f").run_fit(CONFIGS, None, [], rules=[RFEarlyStopping(0), "halving"])
     assert [line.split(";")[0] for line in fault.value.lines] == [
         "RFEarlyStopping: patience must be a whole number, 1 or more, not 0",
@@ -189,27 +192,27 @@ def test_rules_are_checked_with_the_rest_and_kept_with_the_experiment(trained):
 
 
 def test_nothing_to_train_another_mode_and_an_ended_experiment(trained):
-    with pytest.raises(Fault, match="at least one RFModelConfig"):
+    with pytest.raises(UserError, match="at least one RFModelConfig"):
         Experiment("f").run_fit(train_dataset=ROWS)
-    with pytest.raises(Fault, match="mode"):
+    with pytest.raises(UserError, match="mode"):
         Experiment("f", mode="evals")
     ended = Experiment("f")
     ended.end()
-    with pytest.raises(Fault, match="ended"):
+    with pytest.raises(UserError, match="ended"):
         ended.run_fit(CONFIGS, None, ROWS)
 
 
 def test_an_interrupted_training_says_how_it_goes_on(trained):
     trained[0].code = 130
-    with pytest.raises(Fault, match="rftui open") as fault:
+    with pytest.raises(UserError, match="rftui open") as fault:
         Experiment("f").run_fit(CONFIGS, None, ROWS)
     assert fault.value.code == 130
 
 
 def test_faults_leave_no_experiment_so_that_the_next_try_has_its_name(trained, tmp_path):
-    trained[0].fault = Fault("run 1 a: no such module", "run 2 b: no such module")
+    trained[0].fault = UserError("run 1 a: no such module", "run 2 b: no such module")
     experiment = Experiment("f")
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(UserError) as fault:
         experiment.run_fit(CONFIGS, None, ROWS)
     assert fault.value.lines == trained[0].fault.lines
     assert experiment.path is None and list((tmp_path / "home").iterdir()) == []
@@ -221,16 +224,16 @@ def test_faults_leave_no_experiment_so_that_the_next_try_has_its_name(trained, t
 def test_faults_of_a_later_fit_leave_what_was_trained_before(trained):
     experiment = Experiment("f")
     experiment.run_fit(CONFIGS, None, ROWS)
-    trained[0].fault = Fault("run 3 a: no such module")
-    with pytest.raises(Fault):
+    trained[0].fault = UserError("run 3 a: no such module")
+    with pytest.raises(UserError):
         experiment.run_fit(CONFIGS, None, ROWS)
     assert experiment.path and experiment.path.is_dir()
 
 
 def test_a_scheduler_that_cannot_go_on_leaves_the_experiment(trained):
-    trained[0].fault = Fault("worker cpu could not start", code=1)
+    trained[0].fault = UserError("worker cpu could not start", code=1)
     experiment = Experiment("f")
-    with pytest.raises(Fault):
+    with pytest.raises(UserError):
         experiment.run_fit(CONFIGS, None, ROWS)
     assert experiment.path and experiment.path.is_dir()
 
@@ -274,7 +277,7 @@ def test_the_disk_is_looked_at_before_a_fit(trained, monkeypatch, free, outcome)
     monkeypatch.setattr(fit_module.shutil, "disk_usage", lambda path: usage)
     experiment = Experiment("f")
     if outcome == "refused":
-        with pytest.raises(Fault, match="only 1 MB are free .* --home DIR"):
+        with pytest.raises(UserError, match="only 1 MB are free .* --home DIR"):
             experiment.run_fit(CONFIGS, None, ROWS)
         assert experiment.path is None and len(trained) == 1
         return

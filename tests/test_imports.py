@@ -44,7 +44,7 @@ def test_the_viewer_loads_no_models(tmp_path):
     assert not loaded("import rftui.tui.app", tmp_path) & MODELS
 
 
-@pytest.mark.parametrize("module", ["rftui.scheduler.loop", "rftui.scheduler.store", "rftui.scheduler.__main__"])
+@pytest.mark.parametrize("module", ["rftui.scheduler.loop", "rftui.store", "rftui.scheduler.__main__"])
 def test_the_scheduler_loads_no_models_and_no_screen(module, tmp_path):
     assert not loaded(f"import {module}", tmp_path) & (MODELS | SCREEN)
 

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from rftui import launching
-from rftui.faults import FAILED, Fault
-from rftui.link import Server
+from rftui.errors import FAILED, UserError
+from rftui.link_server import Server
 from rftui.messages import ExperimentInfo, Snapshot
 from rftui.paths import create
 
@@ -27,7 +27,7 @@ def test_what_was_attached_to_ends_with_its_scheduler(tmp_path):
     assert launch.poll() is None and launch.exit_status is None, "it may still have something to do"
     lock.close()
     assert launch.exit_status == FAILED
-    with pytest.raises(Fault, match="its scheduler has ended"):
+    with pytest.raises(UserError, match="its scheduler has ended"):
         launching.attach(experiment).wait(60)
 
 

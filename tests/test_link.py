@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from rftui import link
-from rftui.link import LinkLost, Server, Viewer, WorkerLink
+from rftui import link_server
+from rftui.link import LinkLost, Viewer, WorkerLink
+from rftui.link_server import Server
 from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Update
 from rftui.paths import ExperimentDir, create
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "_LAST_WORDS", 0.0)  # most viewers here do not watch to the end
+    monkeypatch.setattr(link_server, "_LAST_WORDS", 0.0)  # most viewers here do not watch to the end
     server = Server(create(tmp_path, "e"))
     yield server
     server.close()
@@ -66,7 +67,7 @@ def test_a_worker_of_an_earlier_scheduler_is_refused(server):
 KILLED = """
 import os, sys
 from pathlib import Path
-from rftui.link import Server
+from rftui.link_server import Server
 from rftui.paths import ExperimentDir
 Server(ExperimentDir(Path(sys.argv[1])))
 os.kill(os.getpid(), 9)
@@ -111,7 +112,7 @@ def test_what_a_viewer_had_not_taken_when_it_was_killed_goes(server, monkeypatch
 
 
 def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
-    monkeypatch.setattr(link, "_BACKLOG", 10)
+    monkeypatch.setattr(link_server, "_BACKLOG", 10)
     viewer = Viewer(server._experiment)
     assert server.inbox.get(timeout=10) == Attach(viewer.name)
     server.send(viewer.name, snapshot())
@@ -130,7 +131,7 @@ def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
 
 
 def test_a_viewer_that_lags_gets_the_answer_to_each_of_its_commands(server, monkeypatch):
-    monkeypatch.setattr(link, "_BACKLOG", 10)
+    monkeypatch.setattr(link_server, "_BACKLOG", 10)
     viewer = Viewer(server._experiment)
     server.inbox.get(timeout=10)
     replies = [Reply(str(number), True, "done") for number in range(30)]
@@ -153,7 +154,7 @@ def test_commands_name_their_viewer_and_a_closed_server_is_lost(server):
 
 
 def test_what_was_sent_last_is_read_before_the_link_is_lost(server, monkeypatch):
-    monkeypatch.setattr(link, "_LAST_WORDS", 60.0)
+    monkeypatch.setattr(link_server, "_LAST_WORDS", 60.0)
     viewer = Viewer(server._experiment)
     server.inbox.get(timeout=10)
     server.send(viewer.name, snapshot())

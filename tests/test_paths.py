@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rftui import paths
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.paths import ExperimentDir, create, how_to_open, write_whole
 
 
@@ -70,9 +70,9 @@ def test_a_place_without_locks_is_told_in_one_line(experiment, monkeypatch):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(Fault, match="cannot lock .*/e/lock: No locks available"):
+    with pytest.raises(UserError, match="cannot lock .*/e/lock: No locks available"):
         experiment.lock()
-    with pytest.raises(Fault, match="cannot lock .*/nowhere/lock: No such file"):
+    with pytest.raises(UserError, match="cannot lock .*/nowhere/lock: No such file"):
         ExperimentDir(experiment.path / "nowhere").lock()
 
 

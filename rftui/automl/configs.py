@@ -8,9 +8,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from rftui.automl.knobs import List
-from rftui.automl.nearest import nearest
-from rftui.faults import Fault
+from rftui.automl.alternatives import List
+from rftui.config.nearest import nearest
+from rftui.errors import UserError
 
 
 class Recorded:
@@ -53,7 +53,7 @@ class RFModelConfig(Recorded):
 
     `peft_config` and `training_args` may be RF configs, plain dicts or PEFT's and TRL's own objects. `reward_funcs`
     (a function, a reward model's name, or a list of them) score GRPO's completions as TRL tells. Attributes set later
-    under other names reach `create_model_fn` in its config. Raises Fault for an unknown keyword argument.
+    under other names reach `create_model_fn` in its config. Raises UserError for an unknown keyword argument.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RFModelConfig(Recorded):
     ) -> None:
         fields = {key: value for key, value in locals().items() if key not in ("self", "unknown", "__class__")}
         if unknown:
-            raise Fault(*(f"RFModelConfig has no {name!r}{nearest(name, fields)}" for name in unknown))
+            raise UserError(*(f"RFModelConfig has no {name!r}{nearest(name, fields)}" for name in unknown))
         super().__init__(**fields)
 
 

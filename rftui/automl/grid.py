@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
+from rftui.automl.alternatives import List
 from rftui.automl.configs import Recorded, RFModelConfig, recorded
-from rftui.automl.knobs import List
-from rftui.automl.renames import modern
-from rftui.automl.spec import Leaf, plain_value
-from rftui.faults import Fault
-from rftui.runs import flatten, redact
+from rftui.config.renames import modern
+from rftui.config.spec import RunConfig, plain_value
+from rftui.errors import UserError
+from rftui.redaction import redact
+from rftui.runs import flatten
 
 ALGOS = ("SFT", "DPO", "GRPO")
 """What can be trained."""
@@ -31,27 +32,27 @@ class RFGridSearch:
     def __repr__(self) -> str:
         return f"RFGridSearch({self.configs!r}, trainer_type={self.trainer_type!r})"
 
-    def leaves(self) -> list[Leaf]:
-        """One leaf a combination; the last `List` varies fastest. Raises one Fault for all that is wrong."""
+    def run_configs(self) -> list[RunConfig]:
+        """One config a combination; the last `List` varies fastest. Raises one UserError for all that is wrong."""
         return expand(self.configs, self.trainer_type)
 
 
-def expand(group: Any, trainer_type: str | None = None) -> list[Leaf]:
-    """The leaves of a config group: an RFGridSearch, an RFModelConfig, or a List or list of these.
+def expand(group: Any, trainer_type: str | None = None) -> list[RunConfig]:
+    """The configs of a config group: an RFGridSearch, an RFModelConfig, or a List or list of these.
 
-    Raises one Fault for all that is wrong.
+    Raises one UserError for all that is wrong.
     """
     faults: list[str] = []
-    made: list[tuple[Leaf, frozenset[str]]] = []
+    made: list[tuple[RunConfig, frozenset[str]]] = []
     for config, algo in _configs(group, trainer_type, faults):
         try:
             made += [_leaf(alternative, algo) for alternative in _alternatives(vars(config), "")]
-        except Fault as fault:
+        except UserError as fault:
             faults += fault.lines
     if not made and not faults:
         faults.append("the config group holds no config: give RFGridSearch at least one RFModelConfig")
     if faults:
-        raise Fault(*dict.fromkeys(faults))
+        raise UserError(*dict.fromkeys(faults))
     return _with_knobs(made)
 
 
@@ -118,40 +119,40 @@ def _data(node: Any, name: str) -> tuple[Any, str | None]:
     told = next((kind for kind in classes if kind in wanted), None)
     if not told and (name == "peft_config" or "TrainingArguments" not in classes):
         shown = " or ".join(f"RF{kind}" for kind in wanted)
-        raise Fault(f"{name} is {type(node).__name__}; give it {shown}, the class it stands for, or a dict")
+        raise UserError(f"{name} is {type(node).__name__}; give it {shown}, the class it stands for, or a dict")
     algo = told.removesuffix("Config") if told and name == "training_args" else None
     return (vars(node) if isinstance(node, Recorded) else recorded(node)), algo
 
 
-def _leaf(alternative: _Alternative, trainer_type: str | None) -> tuple[Leaf, frozenset[str]]:
+def _leaf(alternative: _Alternative, trainer_type: str | None) -> tuple[RunConfig, frozenset[str]]:
     config, swept, told = alternative
     if trainer_type and told and trainer_type != told:
-        raise Fault(f"trainer_type is {trainer_type!r}, but the training_args are of {told}: make them agree")
+        raise UserError(f"trainer_type is {trainer_type!r}, but the training_args are of {told}: make them agree")
     algo = trainer_type or told or "SFT"
     if algo not in ALGOS:
-        raise Fault(f"trainer_type {algo!r} is not known; it can be {', '.join(ALGOS)}")
+        raise UserError(f"trainer_type {algo!r} is not known; it can be {', '.join(ALGOS)}")
     for name in ("tokenizer_kwargs", "model_kwargs", "training_args"):
         config[name] = {} if config[name] is None else config[name]
         if not isinstance(config[name], dict):
-            raise Fault(f"{name} is {type(config[name]).__name__}; it must be a dict")
+            raise UserError(f"{name} is {type(config[name]).__name__}; it must be a dict")
     config, notices = modern(config, algo)
     rewards = config["reward_funcs"]
     if algo == "GRPO" and not rewards:
-        raise Fault("GRPO needs reward_funcs: give RFModelConfig one or more functions that score completions")
+        raise UserError("GRPO needs reward_funcs: give RFModelConfig one or more functions that score completions")
     if algo != "GRPO" and rewards:
         notices.append(f"reward_funcs are left out: {algo} has no use for them")
-    return Leaf(algo, config, notices=notices), swept
+    return RunConfig(algo, config, notices=notices), swept
 
 
-def _with_knobs(made: list[tuple[Leaf, frozenset[str]]]) -> list[Leaf]:
-    """The leaves with their knobs: what was swept, and what differs between the configs of the group."""
-    flats = [{name: item for name, item in flatten(leaf.config).items() if item != {}} for leaf, _ in made]
+def _with_knobs(made: list[tuple[RunConfig, frozenset[str]]]) -> list[RunConfig]:
+    """The configs with their knobs: what was swept, and what differs between the configs of the group."""
+    flats = [{name: item for name, item in flatten(run_config.config).items() if item != {}} for run_config, _ in made]
     swept = _union(names for _, names in made)
     names = dict.fromkeys(name for flat in flats for name in flat)
     knobs = sorted((name for name in names if name in swept or _differs(flats, name)), key=_rank)
-    for (leaf, _), flat in zip(made, flats, strict=True):
-        leaf.knobs = {name: redact(plain_value(flat[name]), name) for name in knobs if name in flat}
-    return [leaf for leaf, _ in made]
+    for (run_config, _), flat in zip(made, flats, strict=True):
+        run_config.knobs = {name: redact(plain_value(flat[name]), name) for name in knobs if name in flat}
+    return [run_config for run_config, _ in made]
 
 
 _FIRST = ("model_name", "training_args", "peft_config")

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, ClassVar
 
-from rftui.automl.nearest import nearest
 from rftui.automl.ranking import more_is_better
-from rftui.faults import Fault
+from rftui.config.nearest import nearest
+from rftui.errors import UserError
 
 
 @dataclass
@@ -137,14 +137,14 @@ def faults(rule: Rule) -> list[str]:
 
 
 def kind(name: str) -> type[Rule]:
-    """The rule that is called so. Raises Fault."""
+    """The rule that is called so. Raises UserError."""
     if name not in RULES:
-        raise Fault(f"there is no rule {name!r}{nearest(name, RULES)} (there are {', '.join(RULES)})")
+        raise UserError(f"there is no rule {name!r}{nearest(name, RULES)} (there are {', '.join(RULES)})")
     return RULES[name]
 
 
 def changed(rule: Rule, changes: Mapping[str, Any]) -> Rule:
-    """The rule with other parameters. Raises Fault, one line."""
+    """The rule with other parameters. Raises UserError, one line."""
     known = [each.name for each in fields(rule)]
     listed = ", ".join(known)
     lines = [f"has no {name!r}{nearest(name, known)} (it has {listed})" for name in changes if name not in known]
@@ -152,7 +152,7 @@ def changed(rule: Rule, changes: Mapping[str, Any]) -> Rule:
         rule = replace(rule, **changes)
         lines = faults(rule)
     if lines:
-        raise Fault(f"rule {rule.name}: {'; '.join(lines)}")
+        raise UserError(f"rule {rule.name}: {'; '.join(lines)}")
     return rule
 
 
@@ -200,10 +200,10 @@ def switches(given: Any) -> tuple[dict[str, Switch], list[str]]:
 
 
 def switched(switch: Switch, changes: Mapping[str, Any], ended: dict[int, int]) -> Switch:
-    """The rule switched ("on": true or false) and changed; `ended`: run -> its chunks that have. Raises Fault."""
+    """The rule switched ("on": true or false) and changed; `ended`: run -> its chunks that have. Raises UserError."""
     on = changes.get("on", switch.on)
     if not isinstance(on, bool):
-        raise Fault(f"rule {switch.rule.name}: on must be true or false, not {on!r}")
+        raise UserError(f"rule {switch.rule.name}: on must be true or false, not {on!r}")
     rule = changed(switch.rule, {name: value for name, value in changes.items() if name != "on"})
     stays = switch.on and rule == switch.rule
     return Switch(rule, on, ended if on and not stays else switch.after)

@@ -24,7 +24,7 @@ from math import isfinite, sqrt
 from statistics import median
 from typing import Any
 
-from rftui.automl.validate import clone_faults
+from rftui.config.validate import clone_faults
 from rftui.messages import Field
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, Run, flatten
 

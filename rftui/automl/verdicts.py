@@ -116,7 +116,7 @@ class _Group:
 def _warmup(run: Run) -> float:
     """The step of the run's own at which its warm-up is over."""
     steps = (run.config.get("training_args") or {}).get("warmup_steps") or 0
-    before = run.start_step if run.carry_on else 0  # it goes on with its parent's schedule
+    before = run.start_step if run.continue_schedule else 0  # it goes on with its parent's schedule
     return (math.ceil(steps * (before + run.total_steps)) if steps < 1 else steps) - before
 
 

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rftui.commands.text import clean
-from rftui.faults import DONE, FAILED
+from rftui.errors import DONE, FAILED
 from rftui.tracking.outbox import tracking_uri, uri_fault
 
 _GIB = 1024**3

@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 from rftui import paths
+from rftui.checkpoints import checkpoint_marker, newest_checkpoint
 from rftui.commands.text import clean
-from rftui.faults import DONE, FAILED, Fault
-from rftui.paths import ExperimentDir, checkpoint_marker, newest_checkpoint
+from rftui.errors import DONE, FAILED, UserError
+from rftui.paths import ExperimentDir
 from rftui.runs import Run, why_not
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from rftui.views import find_run
 
 
@@ -23,13 +24,13 @@ def eject(arguments: argparse.Namespace) -> int:
         runs, turns = {run.id: run for run in store.runs()}, store.turns()
     run = find_run(list(runs.values()), arguments.run)
     if reason := why_not(run, "eject"):
-        raise Fault(f"cannot eject run {run.id}: {reason}", code=FAILED)
+        raise UserError(f"cannot eject run {run.id}: {reason}", code=FAILED)
     goal = _goal(experiment, run)
     file, beside = _free(Path(arguments.output or f"{experiment.name}-run{run.id}.py").absolute())
     devices = {turn["run"]: turn["device"] for turn in turns}  # the last one of each
     lineage = [(each, devices.get(each.id, "").startswith("gpu")) for each in _lineage(runs, run)]
 
-    from rftui.training import eject as training  # it loads TRL
+    from rftui.training import eject_script as training  # it loads TRL
 
     training.eject(experiment, lineage, goal, file, beside)
     which = f"run {run.id} ({clean(run.name)})" + "".join(f" after run {each.id}" for each, _ in lineage[-2::-1])
@@ -46,7 +47,7 @@ def _goal(experiment: ExperimentDir, run: Run) -> Path:
     newest = folder.final if checkpoint_marker(folder.final) else newest_checkpoint(folder.checkpoints)
     if newest is None:
         first = f"; rftui stop {shlex.quote(experiment.name)} {run.id} has it write one" if run.step else ""
-        raise Fault(
+        raise UserError(
             f"run {run.id} {clean(run.name)} has no checkpoint yet, and so no weights that could be made again{first}",
             code=FAILED,
         )
@@ -62,11 +63,13 @@ def _lineage(runs: dict[int, Run], run: Run) -> list[Run]:
 
 
 def _free(file: Path) -> tuple[Path, Path]:
-    """`file`, and the folder beside it for what is no code, where neither is there yet. Raises Fault."""
+    """`file`, and the folder beside it for what is no code, where neither is there yet. Raises UserError."""
     if not file.parent.is_dir():
-        raise Fault(f"there is no directory {file.parent} to write {file.name} to")
+        raise UserError(f"there is no directory {file.parent} to write {file.name} to")
     beside = file.with_name(f"{file.stem}_files")
     for taken in (file, beside):
         if taken.exists():
-            raise Fault(f"{taken} is there already, and is not overwritten: remove it, or name another with -o FILE")
+            raise UserError(
+                f"{taken} is there already, and is not overwritten: remove it, or name another with -o FILE"
+            )
     return file, beside

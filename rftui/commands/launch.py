@@ -15,7 +15,7 @@ from types import FrameType
 from rftui import launching, paths
 from rftui.commands import listing
 from rftui.commands.text import has_terminal
-from rftui.faults import DONE, FAILED, INTERRUPTED, USAGE, Fault
+from rftui.errors import DONE, FAILED, INTERRUPTED, USAGE, UserError
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import QUEUED, Run
 from rftui.views import view
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a script: on a terminal under the UI, else with plain progress lines."""
     script = Path(arguments.script)
     if not script.is_file():
-        raise Fault(f"no script {arguments.script}" + (": it is a directory" if script.is_dir() else ""))
+        raise UserError(f"no script {arguments.script}" + (": it is a directory" if script.is_dir() else ""))
     argv = [str(script), *arguments.args]
     if arguments.headless or not has_terminal():
         return _plain(argv, script.name, arguments)
@@ -42,7 +42,7 @@ def open_experiment(arguments: argparse.Namespace) -> int:
     if arguments.headless or not has_terminal():
         if alive:
             name, holder = experiment.name, (experiment.path / "lock").read_text()
-            raise Fault(
+            raise UserError(
                 f"{name} is open already in process {holder}; rftui show {name} tells how far it is", code=FAILED
             )
         runs = view(experiment).runs
@@ -58,7 +58,7 @@ def open_experiment(arguments: argparse.Namespace) -> int:
             return code
         # It was just ending, and had no word for us any more.
     if arguments.readonly:
-        raise Fault(
+        raise UserError(
             f"{experiment.name} is not running, and --readonly starts nothing; rftui show shows it", code=FAILED
         )
     return _watched(watch, launching.reopen(experiment, arguments.devices))
@@ -82,7 +82,7 @@ def pick(arguments: argparse.Namespace) -> int:
         return DONE
     names = [each.experiment.name for each in found]
     if answer not in names and not (answer.isdecimal() and 1 <= int(answer) <= len(names)):
-        raise Fault(f"no experiment {answer!r}: type a number from 1 to {len(names)}")
+        raise UserError(f"no experiment {answer!r}: type a number from 1 to {len(names)}")
     arguments.name = answer if answer in names else names[int(answer) - 1]
     arguments.headless = False
     return open_experiment(arguments)
@@ -136,24 +136,26 @@ def _explained(launch: launching.Launch) -> int:
         status = INTERRUPTED
     if status == 0:
         if experiment is None:
-            raise Fault(f"{title} trained nothing: it must make an Experiment and call its run_fit")
+            raise UserError(f"{title} trained nothing: it must make an Experiment and call its run_fit")
         return _code(runs)
     if status < 0:
-        raise Fault(f"{title} was ended by {signal.Signals(-status).name}; its output is in {launch.log}", code=FAILED)
+        raise UserError(
+            f"{title} was ended by {signal.Signals(-status).name}; its output is in {launch.log}", code=FAILED
+        )
     lines = launch.tail()
     said = [line.removeprefix("rftui: ") for line in lines if line.startswith("rftui: ")]
     if said:
-        raise Fault(*said, code=status)
+        raise UserError(*said, code=status)
     if status == INTERRUPTED:
         return status
     before = USAGE if all(run.state == QUEUED for run in runs) else FAILED
     if raised := _raised(lines):
-        raise Fault(f"{raised}; the traceback is in {launch.log}", code=before)
+        raise UserError(f"{raised}; the traceback is in {launch.log}", code=before)
     if status == _code(runs):
         return status
     last = next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
     why = f"{title} ended with exit code {status}{last}" + (f" ({launch.log})" if len(lines) > 1 else "")
-    raise Fault(why, code=before if status == 1 else status)
+    raise UserError(why, code=before if status == 1 else status)
 
 
 def _code(runs: list[Run]) -> int:

@@ -9,10 +9,11 @@ from typing import Any
 
 from rftui import paths
 from rftui.commands.text import clean, dump, number, table
-from rftui.faults import DONE, Fault
-from rftui.runs import ACTIVE, Run, short
+from rftui.errors import DONE, UserError
+from rftui.naming import short
+from rftui.runs import ACTIVE, Run
 from rftui.runs import FAILED as RUN_FAILED
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from rftui.views import View, find_run, view
 
 FIELDS = (
@@ -29,7 +30,7 @@ def views(home: Any) -> list[View]:
     for experiment in paths.all_in(home):
         try:
             found.append(view(experiment))
-        except Fault as fault:
+        except UserError as fault:
             print(f"rftui: {experiment.name}: {fault}", file=sys.stderr)
     return found
 

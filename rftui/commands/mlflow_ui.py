@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from urllib.request import ProxyHandler, build_opener
 
-from rftui.faults import DONE, FAILED, Fault
+from rftui.errors import DONE, FAILED, UserError
 from rftui.tracking.outbox import tracking_uri, uri_fault
 
 _PATIENCE = 120.0
@@ -31,14 +31,14 @@ def serve(arguments: argparse.Namespace) -> int:
     home: Path = arguments.home
     uri = tracking_uri(home)
     if fault := uri_fault(uri):
-        raise Fault(fault)
+        raise UserError(fault)
     if uri.startswith(("http://", "https://")):
         print(f"the runs are tracked to MLFLOW_TRACKING_URI: open {uri}")
         return DONE
     database = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:///") and not database.exists():
         old = "; ./mlruns holds runs of an older MLflow: `mlflow migrate-filestore` moves them" if _old_runs() else ""
-        raise Fault(f"nothing is tracked in {home} yet: train something first{old}", code=FAILED)
+        raise UserError(f"nothing is tracked in {home} yet: train something first{old}", code=FAILED)
     if os.environ.get("MLFLOW_TRACKING_URI"):
         print(f"MLFLOW_TRACKING_URI is set: showing {uri}")
     if _old_runs():
@@ -69,7 +69,7 @@ def serve(arguments: argparse.Namespace) -> int:
             flush=True,
         )
         server.wait()
-        raise Fault(f"MLflow ended; see {log}", code=FAILED)
+        raise UserError(f"MLflow ended; see {log}", code=FAILED)
     except _Ended:
         return DONE
     finally:
@@ -96,13 +96,13 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         if server.poll() is not None:
-            raise Fault(f"MLflow did not start; see {log}", code=FAILED)
+            raise UserError(f"MLflow did not start; see {log}", code=FAILED)
         try:
             opener.open(f"http://127.0.0.1:{port}/health", timeout=5).close()
             return
         except OSError:
             time.sleep(0.1)
-    raise Fault(f"MLflow does not answer on port {port}; see {log}", code=FAILED)
+    raise UserError(f"MLflow does not answer on port {port}; see {log}", code=FAILED)
 
 
 def _free_port(wanted: int | None) -> int:
@@ -115,7 +115,7 @@ def _free_port(wanted: int | None) -> int:
                 return int(probe.getsockname()[1])
             except (OSError, OverflowError):
                 continue
-    raise Fault(f"port {wanted} cannot be used: name another with --port", code=FAILED)
+    raise UserError(f"port {wanted} cannot be used: name another with --port", code=FAILED)
 
 
 def _old_runs() -> bool:

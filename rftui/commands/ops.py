@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from rftui import paths
-from rftui.automl import sweeps, validate
+from rftui.client import Changes, Connection
 from rftui.commands.text import clean, dump_line, pair
-from rftui.connection import Changes, Connection
-from rftui.faults import DONE, FAILED, Fault
+from rftui.config import sweeps, validate
+from rftui.errors import DONE, FAILED, UserError
 from rftui.messages import Field, Reply
 from rftui.runs import Run
 from rftui.views import find_runs
@@ -39,8 +39,12 @@ def clone(arguments: argparse.Namespace) -> int:
         for run in _meant(connection, arguments, arguments.runs):
             tried = connection.suggestion(run.id) if arguments.suggested else None
             if arguments.suggested and not tried:
-                raise Fault(f"run {run.id} {clean(run.name)}: there is nothing to suggest", code=FAILED)
-            how = {"warm": arguments.warm, "from_step": arguments.from_step, "carry_on": arguments.carry_on}
+                raise UserError(f"run {run.id} {clean(run.name)}: there is nothing to suggest", code=FAILED)
+            how = {
+                "warm": arguments.warm,
+                "from_step": arguments.from_step,
+                "continue_schedule": arguments.continue_schedule,
+            }
             if tried:
                 how |= {"warm": tried.warm, "from_step": tried.from_step}
                 if not arguments.json:
@@ -49,7 +53,7 @@ def clone(arguments: argparse.Namespace) -> int:
             read = partial(_changes, pairs, tried.changes if tried else {})
             try:
                 reply = connection.ask(command, read, run.algo)
-            except Fault as fault:  # the others may well have such a knob
+            except UserError as fault:  # the others may well have such a knob
                 reply = Reply(command.id, False, f"run {run.id} {clean(run.name)}: {fault}")
                 code = max(code, fault.code)
             code = max(code, _tell(reply, run, arguments.json))
@@ -58,7 +62,7 @@ def clone(arguments: argparse.Namespace) -> int:
 
 def _connected(arguments: argparse.Namespace) -> Connection:
     if arguments.readonly:
-        raise Fault(f"--readonly does not {arguments.op} runs")
+        raise UserError(f"--readonly does not {arguments.op} runs")
     return Connection(paths.find(arguments.home, arguments.name), "cli")
 
 
@@ -72,10 +76,10 @@ def _meant(connection: Connection, arguments: argparse.Namespace, wanted: list[s
 
 def _ask(runs: list[Run]) -> None:
     if not sys.stdin.isatty():
-        raise Fault("delete wants --yes where there is no terminal to ask on")
+        raise UserError("delete wants --yes where there is no terminal to ask on")
     names = ", ".join(f"{run.id} ({clean(run.name)})" for run in runs)
     if input(f"delete run {names}? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Fault("nothing was deleted", code=FAILED)
+        raise UserError("nothing was deleted", code=FAILED)
 
 
 def _tell(reply: Reply, run: Run, json: bool) -> int:
@@ -98,7 +102,7 @@ def _changes(pairs: Sequence[tuple[str, str]], suggested: dict[str, Any], fields
     for knob, text in pairs:
         name = validate.resolve(knob, fields)
         if name in changes or name in sweep:
-            raise Fault(f"{name} is set twice")
+            raise UserError(f"{name} is set twice")
         values = sweeps.values(by_name[name], text)
         if len(values) == 1:
             changes[name] = values[0]

@@ -6,7 +6,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from rftui.faults import DONE, Fault
+from rftui.errors import DONE, UserError
 
 
 def init(arguments: argparse.Namespace) -> int:
@@ -25,7 +25,7 @@ def init(arguments: argparse.Namespace) -> int:
             shutil.copyfile(file, copy)
             written += 1
     except OSError as error:
-        raise Fault(f"cannot write to {target}: {error.strerror}; name another directory") from error
+        raise UserError(f"cannot write to {target}: {error.strerror}; name another directory") from error
     for copy in kept:
         print(f"kept {copy}, which was there")
     scripts = sorted(path.name for path in source.glob("*.py") if "run_fit" in path.read_text(encoding="utf-8"))
@@ -39,4 +39,4 @@ def samples() -> Path:
     for folder in (package / "sample_experiments", package.parent / "sample_experiments"):
         if folder.is_dir():
             return folder
-    raise Fault("this installation has no samples; install rftui again")
+    raise UserError("this installation has no samples; install rftui again")

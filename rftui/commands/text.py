@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 
 
 def has_terminal() -> bool:
@@ -70,8 +70,8 @@ def _finite(data: Any) -> Any:
 
 
 def pair(text: str, form: str) -> tuple[str, str]:
-    """What a `--set` names, and the value that it gives. Raises Fault that tells the `form`."""
+    """What a `--set` names, and the value that it gives. Raises UserError that tells the `form`."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise Fault(f"--set {text}: write it as {form}")
+        raise UserError(f"--set {text}: write it as {form}")
     return name.strip(), value

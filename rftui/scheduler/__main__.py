@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.paths import find, home_dir
 from rftui.scheduler.loop import run
 
@@ -26,7 +26,7 @@ def main() -> int:
             devices=arguments.devices,
             viewer=os.environ.get("RFTUI_VIEWER") == "1",
         )
-    except Fault as fault:
+    except UserError as fault:
         for line in fault.lines:
             print(f"rftui: {line}", file=sys.stderr)
         return fault.code

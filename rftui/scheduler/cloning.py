@@ -7,28 +7,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rftui.automl.spec import change, run_name
-from rftui.automl.sweeps import combinations, sweep_faults
-from rftui.automl.validate import sentence
+from rftui.checkpoints import committed
+from rftui.config.spec import change
+from rftui.config.sweeps import combinations, sweep_faults
+from rftui.config.validate import sentence
 from rftui.messages import Command, Reply
-from rftui.paths import committed
-from rftui.runs import FAILED, Run, redact, short
-from rftui.scheduler.board import Board
-from rftui.scheduler.pins import not_linked
+from rftui.naming import run_name, short
+from rftui.redaction import redact
+from rftui.runs import FAILED, Run
 from rftui.scheduler.policy import entry_turns
+from rftui.scheduler.registry import Registry
 from rftui.scheduler.turns import Turns
+from rftui.scheduler.weight_snapshots import not_linked
 
 
 class Cloning:
     """Makes clones: all that a command asks for, or none."""
 
-    def __init__(self, board: Board, turns: Turns) -> None:
-        self._board = board
+    def __init__(self, registry: Registry, turns: Turns) -> None:
+        self._registry = registry
         self._turns = turns
 
     def clone(self, command: Command, run: Run, asked: str) -> Reply:
         """The answer; `asked` is by whom, for the event log."""
-        fields = self._board.schema.get(run.algo, [])
+        fields = self._registry.schema.get(run.algo, [])
         if not fields:
             return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
         faults = sweep_faults(
@@ -37,7 +39,7 @@ class Cloning:
             command.sweep,
             command.warm,
             fields,
-            carry_on=command.carry_on,
+            continue_schedule=command.continue_schedule,
             from_step=command.from_step,
         )
         checkpoint, missing = self._checkpoint(command, run) if command.warm else (None, "")
@@ -56,10 +58,10 @@ class Cloning:
                 return Reply(command.id, False, said, clones[0].id, runs=[clone.id for clone in clones])
             done = f"cloned warm from step {clones[0].start_step - run.start_step} of run {run.id}"
         else:
-            self._turns.pins.ask(clones, run, self._turns.resident[run.id])
+            self._turns.snapshots.ask(clones, run, self._turns.resident[run.id])
             done = f"cloned warm from run {run.id} after its next step"
         for clone, changes in zip(clones, variants, strict=True):
-            self._board.log(f"run {clone.id} is {done} ({asked}; {_told(changes)})", clone)
+            self._registry.log(f"run {clone.id} is {done} ({asked}; {_told(changes)})", clone)
         named = ", ".join(str(clone.id) + f" {clone.name}" * (clone.name != f"run {clone.id}") for clone in clones)
         text = f"run {named} is {done}" if len(clones) == 1 else f"runs {named} are {done}"
         return Reply(command.id, True, text, clones[0].id, runs=[clone.id for clone in clones])
@@ -69,34 +71,34 @@ class Cloning:
         for the weights of its next step."""
         if command.from_step is None and run.id in self._turns.resident:
             return None, ""
-        whole = committed(self._board.experiment.run(run.id).checkpoints)
+        whole = committed(self._registry.experiment.run(run.id).checkpoints)
         step = max(whole, default=0) if command.from_step is None else command.from_step
         return whole.get(step), "" if step in whole else f"run {run.id} has no checkpoint to start from; clone it cold"
 
     def _linked(self, clone: Run, run: Run, checkpoint: Path) -> bool:
         try:
-            self._turns.pins.link(clone, run, checkpoint)
+            self._turns.snapshots.link(clone, run, checkpoint)
         except OSError as error:
             clone.state, clone.error = FAILED, not_linked(run, error)
-            self._board.log(f"run {clone.id} failed: {clone.error}", clone, "error")
-            self._board.touch(clone)
+            self._registry.log(f"run {clone.id} failed: {clone.error}", clone, "error")
+            self._registry.touch(clone)
             return False
         return True
 
     def _new_run(self, command: Command, run: Run, changes: dict[str, Any]) -> Run:
-        clone = Run(0, "", run.algo, run.fit, run.leaf, parent=run.id, warm=command.warm, created=time.time())
-        clone.carry_on = command.carry_on
+        clone = Run(0, "", run.algo, run.fit, run.config_index, parent=run.id, warm=command.warm, created=time.time())
+        clone.continue_schedule = command.continue_schedule
         clone.changes, clone.config, clone.knobs = run.changes, run.config, run.knobs
         change(clone, changes)
-        taken = {other.name for other in self._board.runs.values()}
-        number = max(self._board.runs) + 1
+        taken = {other.name for other in self._registry.runs.values()}
+        number = max(self._registry.runs) + 1
         # A name that a terminal of another encoding sent cannot be written to any file.
         asked = (command.name or "").encode("utf-8", "replace").decode().strip()
         clone.name = _unique(asked, taken) if asked else run_name(clone.knobs, number, taken)
-        clone.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
-        self._board.add_run(clone)
+        clone.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
+        self._registry.add_run(clone)
         # A scheduler that was killed before it had kept a clone of this number may have left its files.
-        shutil.rmtree(self._board.experiment.run(clone.id).path, ignore_errors=True)
+        shutil.rmtree(self._registry.experiment.run(clone.id).path, ignore_errors=True)
         return clone
 
 

@@ -6,16 +6,16 @@ import traceback
 from collections.abc import Callable
 from typing import Protocol
 
-from rftui.automl.generation import steps_apart
-from rftui.faults import Fault
+from rftui.config.generation import steps_apart
+from rftui.errors import UserError
 from rftui.messages import Command, Reply
 from rftui.runs import DELETED, DONE, FAILED, OPS, STOPPED, STOPPING, WAITING, Run, refusal, why_not
-from rftui.scheduler.board import Board
 from rftui.scheduler.cloning import Cloning
 from rftui.scheduler.policy import entry_turns
-from rftui.scheduler.rules import Rules
-from rftui.scheduler.store import Unwritten
+from rftui.scheduler.pruning import Rules
+from rftui.scheduler.registry import Registry
 from rftui.scheduler.turns import Turns
+from rftui.store import Unwritten
 
 
 class Host(Protocol):
@@ -30,18 +30,18 @@ class Host(Protocol):
 class Control:
     """Carries out commands. Everything here happens between two messages of the loop."""
 
-    def __init__(self, host: Host, board: Board, turns: Turns, rules: Rules) -> None:
+    def __init__(self, host: Host, registry: Registry, turns: Turns, rules: Rules) -> None:
         self._host = host
-        self._board = board
+        self._registry = registry
         self._turns = turns
-        self._cloning = Cloning(board, turns)
+        self._cloning = Cloning(registry, turns)
         self._rules = rules
 
     def handle(self, command: Command) -> Reply:
         """The answer to a command; an accepted one is in the journal before it takes effect."""
-        if command.op in OPS and (answered := self._board.store.accepted(command.id)):
+        if command.op in OPS and (answered := self._registry.store.accepted(command.id)):
             return answered  # whoever asked did not see the answer, and asks again
-        entry = self._board.store.journal(command)
+        entry = self._registry.store.journal(command)
         try:
             reply = self._answer(command)
         except Unwritten:
@@ -49,9 +49,9 @@ class Control:
         except Exception as error:  # one op must not end the training of all runs
             traceback.print_exc()
             text = f"{command.op} failed, which is a fault of rftui: {type(error).__name__}: {error}"
-            self._board.log(text, self._board.runs.get(command.run), "error")
+            self._registry.log(text, self._registry.runs.get(command.run), "error")
             reply = Reply(command.id, False, text)
-        self._board.store.settle(entry, reply)
+        self._registry.store.settle(entry, reply)
         return reply
 
     def _answer(self, command: Command) -> Reply:
@@ -65,7 +65,7 @@ class Control:
             return self._rule(command)
         if command.op not in OPS:
             return Reply(command.id, False, f"{command.op!r} is no op: say {', '.join(OPS[:-1])} or {OPS[-1]}")
-        run = self._board.runs.get(command.run)
+        run = self._registry.runs.get(command.run)
         if run is None:
             return Reply(command.id, False, f"there is no run {command.run}")
         if reason := why_not(run, command.op):
@@ -84,8 +84,8 @@ class Control:
         text = op(run)
         if op == self._stop:
             run.stopped_by = f"{command.by}: {command.reason}" if command.reason else None
-        self._board.touch(run)
-        self._board.log(f"{text} ({_asked(command)})", run)
+        self._registry.touch(run)
+        self._registry.log(f"{text} ({_asked(command)})", run)
         return text
 
     def too_late(self, command: Command) -> Reply:
@@ -95,15 +95,15 @@ class Control:
     def _rule(self, command: Command) -> Reply:
         try:
             text = self._rules.switch(command.name or "", command.changes)
-        except Fault as fault:
+        except UserError as fault:
             return Reply(command.id, False, str(fault))
-        self._board.log(f"{text} ({_asked(command)})")
+        self._registry.log(f"{text} ({_asked(command)})")
         return Reply(command.id, True, text)
 
     def _stop(self, run: Run) -> str:
         if run.id not in self._turns.resident:
             run.state, run.device = STOPPED, None
-            self._turns.pins.freed(run)
+            self._turns.snapshots.freed(run)
             return f"run {run.id} is stopped"
         self._turns.halt(run, "stop")
         run.state = STOPPING
@@ -112,7 +112,7 @@ class Control:
         return f"run {run.id} stops at {where}"
 
     def _resume(self, run: Run) -> str:
-        run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
+        run.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
         self._turns.go_back(run)
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
         if run.stopped_by:
@@ -124,10 +124,10 @@ class Control:
         run.before = run.state
         if run.id in self._turns.resident:
             self._turns.halt(run, "delete")
-        self._turns.pins.forget(run)
+        self._turns.snapshots.forget(run)
         run.state, run.device = DELETED, None
         if run.id not in self._turns.resident:
-            self._turns.pins.freed(run)
+            self._turns.snapshots.freed(run)
         return f"run {run.id} is deleted; undo brings it back until the scheduler ends"
 
     def _undo(self, run: Run) -> str:
@@ -136,14 +136,14 @@ class Control:
             run.state = before
             return f"run {run.id} is back, {before}"
         stopped = before in (STOPPED, STOPPING)
-        run.turns = entry_turns(self._board.runs.values(), run.fit, self._turns.pins.waiting)
+        run.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
         if run.id in self._turns.resident:
             self._turns.halt(run, "stop" if stopped else "move")
             run.state = STOPPING if stopped else WAITING
         else:
             self._turns.go_back(run, keep=stopped)
             if run.warm:
-                self._turns.pins.take_up(run)
+                self._turns.snapshots.take_up(run)
         goes_on = "it is stopped" if stopped else "it goes on with the next free turn"
         return f"run {run.id} is back at step {run.step}; {goes_on}"
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from rftui.runs import RUNNING
-from rftui.scheduler.board import Board
+from rftui.scheduler.registry import Registry
 
 _EVERY = 5.0
 
@@ -15,24 +15,24 @@ _EVERY = 5.0
 class Printer:
     """Prints events as they come, a progress line at most every few seconds, and a table at the end."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._last_event = max((event.id for event in board.store.events(1)), default=0)
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._last_event = max((event.id for event in registry.store.events(1)), default=0)
         self._last = 0.0
 
     def print(self) -> None:
         """What is new."""
-        for event in self._board.store.events(100):
+        for event in self._registry.store.events(100):
             if event.id > self._last_event and (event.level != "info" or event.run is None or _tells(event.text)):
                 self._line(event.text)
             self._last_event = max(self._last_event, event.id)
-        if time.monotonic() - self._last > _EVERY and self._board.info.state == "running":
+        if time.monotonic() - self._last > _EVERY and self._registry.info.state == "running":
             self._last = time.monotonic()
             self._line(self._progress())
 
     def summary(self) -> None:
         """How it ended: a table of the runs."""
-        runs = list(self._board.runs.values())
+        runs = list(self._registry.runs.values())
         width = max([len(run.name) for run in runs] + [4])
         rows = [("run", "name", "state", "chunk", "step", "loss", "eval", "")]
         for run in runs:
@@ -43,10 +43,10 @@ class Printer:
         for number, name, state, chunk, step, loss, evaluated, why in rows:
             cells = (f"{number:>4}  {name:<{width}}  {state:<8}  {chunk:>7}  {step:>6}", f"{loss:>8}  {evaluated:>8}")
             self._write("  ".join([*cells, why]).rstrip())
-        self._write(f"{self._board.info.state}: {self._board.info.path}")
+        self._write(f"{self._registry.info.state}: {self._registry.info.path}")
 
     def _progress(self) -> str:
-        info, runs = self._board.info, [run for run in self._board.runs.values() if run.active or run.chunks]
+        info, runs = self._registry.info, [run for run in self._registry.runs.values() if run.active or run.chunks]
         total = sum(run.total_steps for run in runs)
         share = sum(run.step for run in runs) / total if total and all(run.total_steps for run in runs) else None
         most = max((run.chunks for run in runs), default=0)

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from rftui import messages
-from rftui.faults import DONE, FAILED, INTERRUPTED, Fault
-from rftui.link import Server
+from rftui.errors import DONE, FAILED, INTERRUPTED, UserError
+from rftui.link_server import Server
 from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
-from rftui.scheduler.board import Board
 from rftui.scheduler.control import Control
 from rftui.scheduler.crew import Crew
 from rftui.scheduler.headless import Printer
-from rftui.scheduler.rules import Rules
+from rftui.scheduler.pruning import Rules
+from rftui.scheduler.recovery import discard_deleted
+from rftui.scheduler.registry import Registry
 from rftui.scheduler.signals import caught
-from rftui.scheduler.store import Store, Unwritten
-from rftui.scheduler.takeup import discard_deleted
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.workers import Workers
+from rftui.store import Store, Unwritten
 from rftui.tracking.outbox import Outbox
 from rftui.tracking.outbox import start as start_tracking
 
@@ -45,19 +45,19 @@ def run(
 ) -> int:
     """Train the runs of `fit` that are to be trained (None: of all fits, taken up again), and serve viewers.
 
-    Returns an exit code: 0 all done, 1 a run failed, 130 interrupted and resumable. Raises Fault where faults were
+    Returns an exit code: 0 all done, 1 a run failed, 130 interrupted and resumable. Raises UserError where faults were
     found before any started, where another scheduler has the experiment, no worker can be started, or the database
     cannot be written any more (then with the code 130).
     """
     lock = experiment.lock()
     if lock is None:
         name = experiment.name
-        raise Fault(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
+        raise UserError(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
     with lock:
         try:
             scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer)
         except OSError as error:
-            raise Fault(f"cannot write to {experiment.path}: {error.strerror}", code=FAILED) from error
+            raise UserError(f"cannot write to {experiment.path}: {error.strerror}", code=FAILED) from error
         with caught(scheduler.server.inbox):
             return scheduler.serve()
 
@@ -73,19 +73,19 @@ class Scheduler:
         self.server = Server(experiment, rendezvous)
         try:
             self.workers = Workers(experiment, self.store, self.server, devices)
-        except Fault:
+        except UserError:
             self.server.close()
             raise
-        self.board = Board(experiment, self.store, self.server, list(self.workers.slots))
-        self.turns = Turns(self.board, self.server, self.workers)
+        self.registry = Registry(experiment, self.store, self.server, list(self.workers.slots))
+        self.turns = Turns(self.registry, self.server, self.workers)
         self.turns.park()  # whatever an earlier scheduler was doing with them
-        self.rules = Rules(self.board)
-        self.control = Control(self, self.board, self.turns, self.rules)
-        self.crew = Crew(self.board, self.server, self.workers, self.turns, fit)
+        self.rules = Rules(self.registry)
+        self.control = Control(self, self.registry, self.turns, self.rules)
+        self.crew = Crew(self.registry, self.server, self.workers, self.turns, fit)
         self._viewer = viewer
-        self._printer = Printer(self.board)
+        self._printer = Printer(self.registry)
         self._tracking: Outbox | None = None  # once there is something to track
-        self._unwritten: Fault | None = None  # the database can take nothing more
+        self._unwritten: UserError | None = None  # the database can take nothing more
         self._ending = False
         self._interrupted = False
         self._alone_since = time.monotonic()
@@ -106,8 +106,8 @@ class Scheduler:
         if self._interrupted:
             return
         self._interrupted = True
-        self.board.set_info(self.board.info.state, "every run stops at its next step")
-        self.board.log("every run stops at its next step and goes on when the experiment is opened", None, "notice")
+        self.registry.set_info(self.registry.info.state, "every run stops at its next step")
+        self.registry.log("every run stops at its next step and goes on when the experiment is opened", None, "notice")
         self._end()
 
     # ------------------------------------------------------------ the loop
@@ -136,13 +136,13 @@ class Scheduler:
             if now - tidied > _HOUSEKEEPING:
                 tidied = now
                 self._tidy()
-            if self.board.due() == 0.0:
+            if self.registry.due() == 0.0:
                 self._flush()
             self._look_at_the_end()
 
     def _hear(self) -> None:
         """Wait for a message, until something else is due, and take what has come by then."""
-        due = self.board.due()
+        due = self.registry.due()
         timeout = _HOUSEKEEPING if due is None else due or 0.001
         try:
             self._receive(self.server.inbox.get(timeout=timeout if self.crew.begun else min(timeout, 0.1)))
@@ -153,7 +153,7 @@ class Scheduler:
             pass
 
     def _flush(self) -> None:
-        self.board.flush()
+        self.registry.flush()
         if self._tracking:
             self._tracking.wake()
         if not (self._viewer or self.crew.faults):
@@ -167,8 +167,8 @@ class Scheduler:
                         if not (self._ending and isinstance(report, messages.Gone)):
                             self.crew.hear(worker, report)
             case messages.Attach(viewer):
-                self.board.flush()
-                self.server.send(viewer, self.board.snapshot())
+                self.registry.flush()
+                self.server.send(viewer, self.registry.snapshot())
             case messages.Command(op="leave"):
                 self.server.drop_viewer(message.viewer)
             case messages.Command():
@@ -182,7 +182,7 @@ class Scheduler:
     def _command(self, command: messages.Command) -> None:
         try:
             reply = self.control.handle(command)
-            self.board.flush()
+            self.registry.flush()
         except Unwritten as trouble:
             self.server.send(command.viewer, messages.Reply(command.id, False, str(trouble)))
             raise
@@ -200,40 +200,40 @@ class Scheduler:
         self.server.forget_dead_viewers()
         if self.server.viewers:
             self._alone_since = time.monotonic()
-        self.turns.setbacks.look(self.turns.resident)
-        self.board.estimate(len(self.workers.slots))
+        self.turns.retries.look(self.turns.resident)
+        self.registry.estimate(len(self.workers.slots))
         for notice in self._tracking.notices() if self._tracking else ():
-            self.board.log(notice, None, "notice")
+            self.registry.log(notice, None, "notice")
 
     def _look_at_the_end(self) -> None:
         if self.crew.faults or self.crew.broken:
             self._end()
-        if self._ending or not self.turns.open or any(run.active for run in self.board.runs.values()):
-            if self.board.info.state == "idle" and not self._ending:
-                self.board.set_info("running")
+        if self._ending or not self.turns.open or any(run.active for run in self.registry.runs.values()):
+            if self.registry.info.state == "idle" and not self._ending:
+                self.registry.set_info("running")
             return
         if self.turns.resident:  # a deleted run that is still to be freed
             return
         if self._viewer and (self.server.viewers or time.monotonic() - self._alone_since < _LINGER):
-            self.board.set_info("idle")
+            self.registry.set_info("idle")
             return
         self._end()
 
     def _end(self) -> None:
         if not self._ending:
             self._ending = True
-            for worker, device in self.board.devices.items():
+            for worker, device in self.registry.devices.items():
                 if device.state == "ready":
                     self.server.task(worker, messages.Quit(save=True))
-            self.workers.kill([name for name, device in self.board.devices.items() if device.state != "ready"])
+            self.workers.kill([name for name, device in self.registry.devices.items() if device.state != "ready"])
 
     def _give_up(self, trouble: Unwritten) -> None:
         """The database cannot be written, so nothing that is trained could be kept. The workers end with a checkpoint;
         what the database has last is where the experiment is taken up."""
         name = self.experiment.name
         text = f"{trouble}; mend that, and `rftui open {name}` goes on from the last checkpoints"
-        self._unwritten = Fault(text, code=INTERRUPTED)
-        self.board.tell(text)
+        self._unwritten = UserError(text, code=INTERRUPTED)
+        self.registry.tell(text)
         self._end()
         self.turns.free_unsaved()
         while self.workers.alive():
@@ -251,7 +251,7 @@ class Scheduler:
                         self.workers.kill()
                     self._interrupted = True
                 case messages.Attach(viewer):
-                    self.server.send(viewer, self.board.snapshot())
+                    self.server.send(viewer, self.registry.snapshot())
                 case messages.Command():
                     self.server.send(message.viewer, messages.Reply(message.id, False, text))
 
@@ -270,10 +270,10 @@ class Scheduler:
         if self._unwritten:
             raise self._unwritten
         if self.crew.broken:
-            raise Fault(self.crew.broken, code=FAILED)
+            raise UserError(self.crew.broken, code=FAILED)
         if self.crew.faults:
-            raise Fault(*self.crew.faults)
-        runs = self.board.runs.values()
+            raise UserError(*self.crew.faults)
+        runs = self.registry.runs.values()
         if any(run.active for run in runs):
             return INTERRUPTED
         return FAILED if any(run.state == RUN_FAILED for run in runs) else DONE
@@ -283,12 +283,12 @@ class Scheduler:
         while not self.server.inbox.empty():
             self._receive(self.server.inbox.get())
         if self.crew.begun:
-            self.turns.pins.all_lost()
-            discard_deleted(self.board)
-        left = any(run.active for run in self.board.runs.values())
+            self.turns.snapshots.all_lost()
+            discard_deleted(self.registry)
+        left = any(run.active for run in self.registry.runs.values())
         if left:
             self.turns.park()
-        self.board.set_info("interrupted" if left else "done")
+        self.registry.set_info("interrupted" if left else "done")
         self._flush()
 
     def _let_tracking_end(self) -> None:

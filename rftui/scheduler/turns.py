@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rftui import messages
-from rftui.automl.spec import change
-from rftui.link import Server
-from rftui.paths import committed, newest_checkpoint
+from rftui.checkpoints import committed, newest_checkpoint
+from rftui.config.spec import change
+from rftui.link_server import Server
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
-from rftui.scheduler.board import Board
-from rftui.scheduler.pins import Pins
 from rftui.scheduler.policy import Move, choose
-from rftui.scheduler.position import reposition
-from rftui.scheduler.setbacks import Setbacks
+from rftui.scheduler.recovery import reposition
+from rftui.scheduler.registry import Registry
+from rftui.scheduler.retries import Retries
+from rftui.scheduler.weight_snapshots import WeightSnapshots
 from rftui.scheduler.workers import Workers
 
 _LONG = 5.0
@@ -25,15 +25,15 @@ _LONG = 5.0
 
 
 class Turns:
-    """`resident`: run -> the worker that holds its state; `pins`: the warm clones that wait for weights; `setbacks`:
-    the runs that wait for room. Turns are given once `open`."""
+    """`resident`: run -> the worker that holds its state; `snapshots`: the warm clones that wait for weights;
+    `retries`: the runs that wait for room. Turns are given once `open`."""
 
-    def __init__(self, board: Board, server: Server, workers: Workers) -> None:
+    def __init__(self, registry: Registry, server: Server, workers: Workers) -> None:
         self.open = False
         self.resident: dict[int, str] = {}
-        self.pins = Pins(board, server, self.fail)
-        self.setbacks = Setbacks(board, server)
-        self._board = board
+        self.snapshots = WeightSnapshots(registry, server, self.fail)
+        self.retries = Retries(registry, server)
+        self._registry = registry
         self._server = server
         self._workers = workers
         self._halting: dict[int, str] = {}
@@ -47,26 +47,26 @@ class Turns:
         if not self.open:
             return
         self._give_room()
-        devices = self._board.devices
+        devices = self._registry.devices
         idle = [
             name
             for name, device in devices.items()
-            if device.state == "ready" and name not in self._turns and name not in self.setbacks.making_room
+            if device.state == "ready" and name not in self._turns and name not in self.retries.making_room
         ]
         if not idle:
             return
         moving = {run for run, why in self._halting.items() if why == "move"}
         long = {run for run, seconds in self._lengths.items() if seconds > _LONG}
         steps = choose(
-            self._board.runs.values(),
+            self._registry.runs.values(),
             idle,
             self.resident,
-            blocked=self.pins.waiting.keys() | self.setbacks.blocked,
+            blocked=self.snapshots.waiting.keys() | self.retries.blocked,
             moving=moving,
             worth_moving=long,
         )
         for step in steps:
-            run = self._board.runs[step.run]
+            run = self._registry.runs[step.run]
             if isinstance(step, Move):
                 self.halt(run, "move")
             else:
@@ -76,47 +76,47 @@ class Turns:
         """Have the run saved and freed at its next step: why is "stop", "delete" or "move"."""
         asked, self._halting[run.id] = run.id in self._halting, why
         # A deleted run that waits for room on the disk must not wait on.
-        unsaved = why == "delete" and run.id in self.setbacks.unsaved_runs
+        unsaved = why == "delete" and run.id in self.retries.unsaved_runs
         if unsaved or not asked:
             self._server.task(self.resident[run.id], messages.Halt(run.id, save=not unsaved))
 
     def report(self, worker: str, report: Any) -> None:
         """What a worker says about one of its runs."""
-        run = self._board.runs[report.run]
+        run = self._registry.runs[report.run]
         match report:
             case messages.Stepped(_, step, chunk, epoch):
                 run.step, run.chunk, run.epoch = step, chunk, epoch
-                self._board.steps.append(time.monotonic())
-                self._board.touch(run, urgent=False)
-                self.pins.stepped(run, worker)
+                self._registry.steps.append(time.monotonic())
+                self._registry.touch(run, urgent=False)
+                self.snapshots.stepped(run, worker)
             case messages.Logged(_, step, values):
-                self._board.points(run, step, values)
+                self._registry.points(run, step, values)
             case messages.Begun(_, step, total, chunk, chunks, epoch):
                 run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
                 self._began[run.id] = step
-                self._board.end_chunk(run)  # a clone joins there, or a crash came between the end and its note
-                self._board.touch(run)
+                self._registry.end_chunk(run)  # a clone joins there, or a crash came between the end and its note
+                self._registry.touch(run)
             case messages.Saved(_, step, path, seconds, size):
                 if not run.checkpoint:
                     cost = f"{seconds:.1f} s and {size / 1e6:.1f} MB"
-                    self._board.log(f"run {run.id} has its first checkpoint, at step {step}; one costs {cost}", run)
+                    self._registry.log(f"run {run.id} has its first checkpoint, at step {step}; one costs {cost}", run)
                 run.checkpoint = path
                 run.checkpoints = list(committed(self._checkpoints(run)))
                 self._deaths.pop(run.id, None)
-                self.setbacks.saved(run)
-                self._board.touch(run, urgent=False)
+                self.retries.saved(run)
+                self._registry.touch(run, urgent=False)
             case messages.Adapted(_, changes):
                 change(run, changes)
-                self._board.touch(run)
+                self._registry.touch(run)
             case messages.Unsaved():
-                self.setbacks.unsaved(run, report)
+                self.retries.unsaved(run, report)
                 self._end_turn(worker, run, report.seconds)
-            case messages.Pinned(_, clones):
+            case messages.WeightsReady(_, clones):
                 for clone in clones:
-                    self.pins.told(self._board.runs[clone])
+                    self.snapshots.told(self._registry.runs[clone])
             case messages.TurnEnded(_, step, chunk, epoch, seconds):
-                self._board.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run)
-                self._board.end_chunk(run)
+                self._registry.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run)
+                self._registry.end_chunk(run)
                 self._end_turn(worker, run, seconds)
                 if run.state == RUNNING:
                     run.state = WAITING
@@ -130,54 +130,54 @@ class Turns:
                     run.before = DONE
                 else:
                     run.state = DONE
-                    self._board.log(f"run {run.id} is done", run)
-                    self._board.end_chunk(run)
-                self.pins.freed(run)
+                    self._registry.log(f"run {run.id} is done", run)
+                    self._registry.end_chunk(run)
+                self.snapshots.freed(run)
             case messages.Failed(_, error, _, seconds, again):
                 self._leave(worker, run, seconds)
                 self._failed(run, worker, error, again)
 
     def _failed(self, run: Run, worker: str, error: str, again: str) -> None:
-        if run.state != DELETED and self.setbacks.again(run, worker, again):
+        if run.state != DELETED and self.retries.again(run, worker, again):
             self.go_back(run, keep=run.state == STOPPING)
             if again == "memory":
                 for other in [other for other, holder in self.resident.items() if holder == worker]:
-                    self.halt(self._board.runs[other], self._halting.get(other, "move"))
+                    self.halt(self._registry.runs[other], self._halting.get(other, "move"))
         elif run.state == DELETED:
             run.before, run.error = FAILED, error
         else:
             run.state, run.error = FAILED, error
             if again == "memory":
                 run.error += "; clone it with half the batch and twice the accumulation"
-            self._board.log(f"run {run.id} failed: {run.error}", run, "error")
-        self.pins.freed(run)
+            self._registry.log(f"run {run.id} failed: {run.error}", run, "error")
+        self.snapshots.freed(run)
 
     def _give_room(self) -> None:
         """Give a worker to the run for which it was cleared."""
-        for worker, number in list(self.setbacks.making_room.items()):
-            if worker not in self.resident.values() and self._board.devices[worker].state == "ready":
-                del self.setbacks.making_room[worker]
-                if self._board.runs[number].state == QUEUED:
-                    self._start(self._board.runs[number], worker)
+        for worker, number in list(self.retries.making_room.items()):
+            if worker not in self.resident.values() and self._registry.devices[worker].state == "ready":
+                del self.retries.making_room[worker]
+                if self._registry.runs[number].state == QUEUED:
+                    self._start(self._registry.runs[number], worker)
 
     def lost(self, worker: str) -> None:
         """The worker died: its runs go back to their last committed checkpoints."""
-        self.setbacks.making_room.pop(worker, None)
+        self.retries.making_room.pop(worker, None)
         in_turn = self._turns.pop(worker, (0, 0))[0]
-        self._board.devices[worker].run = None
+        self._registry.devices[worker].run = None
         for number in [run for run, holder in self.resident.items() if holder == worker]:
-            run = self._board.runs[number]
+            run = self._registry.runs[number]
             del self.resident[number]
-            self.setbacks.over(run)
+            self.retries.over(run)
             self._halting.pop(number, None)
             self._deaths[number] += number == in_turn
             if run.state != DELETED:
                 self.go_back(run, keep=run.state == STOPPING)
             if not run.active:
-                self.pins.freed(run)
+                self.snapshots.freed(run)
             elif self._deaths[number] > 1:
                 self.fail(run, "its worker died twice while it trained, with no checkpoint between")
-        self.pins.lost(worker)
+        self.snapshots.lost(worker)
 
     def go_back(self, run: Run, *, keep: bool = False) -> None:
         """The run, which no worker holds, goes on from its newest whole checkpoint, or is done if it was at its end.
@@ -185,27 +185,27 @@ class Turns:
         `keep`: it waits, stopped, until it is resumed.
         """
         run.state = STOPPED if keep else QUEUED
-        reposition(self._board, run)
+        reposition(self._registry, run)
 
     def fail(self, run: Run, error: str) -> None:
         """The run, which no worker holds, cannot go on."""
-        self.pins.forget(run)
+        self.snapshots.forget(run)
         run.state, run.error = FAILED, error
-        self._board.log(f"run {run.id} failed: {error}", run, "error")
-        self._board.touch(run)
-        self.pins.freed(run)
+        self._registry.log(f"run {run.id} failed: {error}", run, "error")
+        self._registry.touch(run)
+        self.snapshots.freed(run)
 
     def park(self) -> None:
         """No run trains any more; those that are not at their end go on when the experiment is opened again."""
-        for run in self._board.runs.values():
+        for run in self._registry.runs.values():
             if run.active:
                 run.device = None
                 run.state = STOPPED if run.state == STOPPING else WAITING if run.step else QUEUED
-                self._board.touch(run)
+                self._registry.touch(run)
 
     def free_unsaved(self) -> None:
         """Have the runs that wait for room on the disk freed without being saved."""
-        for number in self.setbacks.unsaved_runs & self.resident.keys():
+        for number in self.retries.unsaved_runs & self.resident.keys():
             self._server.task(self.resident[number], messages.Halt(number, save=False))
 
     def _start(self, run: Run, worker: str) -> None:
@@ -213,33 +213,33 @@ class Turns:
         self.resident[run.id] = worker
         run.state, run.device = RUNNING, worker
         run.turns += 1
-        self._turns[worker] = (run.id, self._board.store.begin_turn(run, worker))
+        self._turns[worker] = (run.id, self._registry.store.begin_turn(run, worker))
         # A copy: it is pickled later, by a thread of the link, and the run changes meanwhile.
         self._server.task(worker, messages.Turn(copy.copy(run), str(resume) if resume else None))
-        self._board.devices[worker].run = run.id
-        self._board.touch_device(worker)
-        self._board.touch(run)
+        self._registry.devices[worker].run = run.id
+        self._registry.touch_device(worker)
+        self._registry.touch(run)
 
     def _end_turn(self, worker: str, run: Run, seconds: float) -> None:
         number, turn = self._turns.get(worker, (0, 0))
         if number == run.id:
             del self._turns[worker]
-            self._board.store.end_turn(turn, run.step)
-            self._board.devices[worker].run = None
-            self._board.touch_device(worker)
+            self._registry.store.end_turn(turn, run.step)
+            self._registry.devices[worker].run = None
+            self._registry.touch_device(worker)
         if seconds:
             run.active_seconds += seconds
             self._lengths[run.id] = seconds
             steps = run.step - self._began.get(run.id, run.step)  # a run may fail before its trainer stands
             if steps > 0:
-                self._board.pace[run.id] = seconds / steps
+                self._registry.pace[run.id] = seconds / steps
         self._began[run.id] = run.step
-        self._board.touch(run)
+        self._registry.touch(run)
 
     def _leave(self, worker: str, run: Run, seconds: float) -> None:
         self._end_turn(worker, run, seconds)
         self.resident.pop(run.id, None)
-        self.setbacks.over(run)
+        self.retries.over(run)
         self._halting.pop(run.id, None)
         run.device = None
 
@@ -249,11 +249,11 @@ class Turns:
             run.checkpoint = path
         if run.state == STOPPING:
             run.state = STOPPED
-            self._board.log(f"run {run.id} stopped at step {step}", run)
+            self._registry.log(f"run {run.id} stopped at step {step}", run)
         elif run.state != DELETED:
             run.state = WAITING if step else QUEUED
-        self.pins.freed(run)
-        self._board.touch(run)
+        self.snapshots.freed(run)
+        self._registry.touch(run)
 
     def _checkpoints(self, run: Run) -> Path:
-        return self._board.experiment.run(run.id).checkpoints
+        return self._registry.experiment.run(run.id).checkpoints

@@ -12,34 +12,34 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from rftui.faults import INTERRUPTED, Fault
-from rftui.link import Server
+from rftui.errors import INTERRUPTED, UserError
+from rftui.link_server import Server
 from rftui.messages import Gone, Report
 from rftui.paths import ExperimentDir
-from rftui.scheduler.predecessors import birth, kill_group
-from rftui.scheduler.store import Store
+from rftui.scheduler.recovery import birth, kill_group
+from rftui.store import Store
 
 
 @dataclass(frozen=True)
-class Slot:
+class WorkerSlot:
     """A device that one worker gets: its name in every view, and the GPU's number or None for a CPU."""
 
     name: str
     gpu: str | None
 
 
-def slots(devices: str) -> list[Slot]:
-    """The devices of "auto", "cpu", "cpu:N" or "0,1,...". auto is every GPU, else one CPU. Raises Fault."""
+def slots(devices: str) -> list[WorkerSlot]:
+    """The devices of "auto", "cpu", "cpu:N" or "0,1,...". auto is every GPU, else one CPU. Raises UserError."""
     if devices == "auto":
         gpus = _gpus()
-        return [Slot(f"gpu{gpu}", gpu) for gpu in gpus] or [Slot("cpu", None)]
+        return [WorkerSlot(f"gpu{gpu}", gpu) for gpu in gpus] or [WorkerSlot("cpu", None)]
     if devices == "cpu":
-        return [Slot("cpu", None)]
+        return [WorkerSlot("cpu", None)]
     if match := re.fullmatch(r"cpu:([1-9]\d?)", devices):
-        return [Slot(f"cpu{number}", None) for number in range(int(match[1]))]
+        return [WorkerSlot(f"cpu{number}", None) for number in range(int(match[1]))]
     if re.fullmatch(r"\d+(,\d+)*", devices):
-        return [Slot(f"gpu{gpu}", gpu) for gpu in dict.fromkeys(devices.split(","))]
-    raise Fault(f"devices {devices!r}: say auto, cpu, cpu:N (N workers on this CPU) or GPU numbers such as 0,1")
+        return [WorkerSlot(f"gpu{gpu}", gpu) for gpu in dict.fromkeys(devices.split(","))]
+    raise UserError(f"devices {devices!r}: say auto, cpu, cpu:N (N workers on this CPU) or GPU numbers such as 0,1")
 
 
 def _gpus() -> list[str]:
@@ -66,7 +66,7 @@ class Workers:
         self._incarnations: dict[str, int] = {}
 
     def start(self, name: str) -> int:
-        """Start (again) the worker of a slot; returns its pid. Raises Fault where there can be no process."""
+        """Start (again) the worker of a slot; returns its pid. Raises UserError where there can be no process."""
         slot = self.slots[name]
         incarnation = self._store.new_incarnation()
         threads = max(1, (os.cpu_count() or 1) // len(self.slots))
@@ -80,7 +80,7 @@ class Workers:
         try:
             process = self._spawn(name, environment)
         except OSError as error:
-            raise Fault(f"worker {name} cannot be started: {error}", code=INTERRUPTED) from error
+            raise UserError(f"worker {name} cannot be started: {error}", code=INTERRUPTED) from error
         self._processes[name], self._incarnations[name] = process, incarnation
         threading.Thread(target=self._watch, args=(name, incarnation, process), daemon=True).start()
         self._store.keep_worker(name, process.pid, birth(process.pid))

@@ -49,7 +49,7 @@ class Ledger:
 
     def runs(self) -> list[Run]:
         rows = self._read.execute("SELECT data FROM runs ORDER BY id")
-        return [Run(**json.loads(data)) for (data,) in rows]
+        return [Run.from_json(data) for (data,) in rows]
 
     def points(self, run: int, after: int, limit: int) -> list[Point]:
         """The run's points past `seq` `after`, in order, at most `limit`."""

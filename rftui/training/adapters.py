@@ -9,21 +9,22 @@ from pathlib import Path
 from peft import PeftModel
 from transformers import Trainer
 
-from rftui.faults import Fault
-from rftui.runs import Run, redact
-from rftui.training import checkpoints
-from rftui.training.plain import take_over_adapter
+from rftui.errors import UserError
+from rftui.redaction import redact
+from rftui.runs import Run
+from rftui.training import saving
+from rftui.training.plain_trl import take_over_adapter
 
 
 def warm(model: PeftModel, start: Path) -> None:
     """Have the fresh adapter of `model` compute what the adapter in `start` computes.
 
-    Raises Fault where the new adapter lacks a part of the old.
+    Raises UserError where the new adapter lacks a part of the old.
     """
     try:
         take_over_adapter(model, start)
     except ValueError as error:
-        raise Fault(str(error)) from error
+        raise UserError(str(error)) from error
 
 
 def write_final(trainer: Trainer, run: Run, final: Path) -> Path:
@@ -36,7 +37,7 @@ def write_final(trainer: Trainer, run: Run, final: Path) -> Path:
     trainer.state.save_to_json(str(work / "trainer_state.json"))
     (work / "config.rftui.json").write_text(json.dumps(redact(run.config), indent=2, default=str))
     (work / "README.md").write_text(_card(trainer, run), encoding="utf-8")
-    checkpoints.commit(work, final, {"step": trainer.state.global_step, "run": run.id})
+    saving.commit(work, final, {"step": trainer.state.global_step, "run": run.id})
     return final
 
 

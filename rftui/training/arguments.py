@@ -10,9 +10,9 @@ import torch
 import trl
 from transformers import TrainingArguments
 
-from rftui.automl.generation import eval_batch_size, generation_faults, rows_per_step
-from rftui.automl.taken import OWN, REFUSED, TAKEN
-from rftui.faults import Fault
+from rftui.config.generation import eval_batch_size, generation_faults, rows_per_step
+from rftui.config.managed import MANAGED, OWN, REFUSED
+from rftui.errors import UserError
 from rftui.training.evaluation import cheap_rows
 
 _SILENT = {"output_dir", "run_name", "disable_tqdm", "do_train", "do_eval", "do_predict", "local_rank"}
@@ -41,17 +41,17 @@ def arguments(
     `device` is "cpu" or "cuda:N"; `rows` are cut into `per_epoch` chunks an epoch; `eval_rows` is 0 without an eval
     set. What is rftui's: `eval_strategy` ("chunk", or what TRL does by itself), `eval_rows` (those that are
     evaluated), `every_chunk` (a checkpoint at each chunk end), `early_stopping_patience` (evaluations, or None),
-    `early_stopping_threshold`. Raises one Fault for
+    `early_stopping_threshold`. Raises one UserError for
     all the arguments that cannot train here.
     """
     args = {name: _bare(value) for name, value in config["training_args"].items()}
     refused = [name for name, value in args.items() if name in REFUSED and value]
     if refused:
-        raise Fault(*(f"training_args.{name} cannot be used: {REFUSED[name]}" for name in refused))
+        raise UserError(*(f"training_args.{name} cannot be used: {REFUSED[name]}" for name in refused))
     notices = [
-        f"training_args.{name} is left out: {TAKEN[name]}"
+        f"training_args.{name} is left out: {MANAGED[name]}"
         for name, value in args.items()
-        if name in TAKEN and name not in _SILENT and _matters(name, value, device)
+        if name in MANAGED and name not in _SILENT and _matters(name, value, device)
     ]
     shuffles = "seed" if algo == "GRPO" else "data_seed"
     ours: dict[str, Any] = {
@@ -59,7 +59,7 @@ def arguments(
         "early_stopping_threshold": args.get("early_stopping_threshold", 0.0),
         "every_chunk": args.get("save_strategy") in ("chunk", "shard"),
     }
-    args = {name: value for name, value in args.items() if name not in TAKEN.keys() | REFUSED.keys() | OWN}
+    args = {name: value for name, value in args.items() if name not in MANAGED.keys() | REFUSED.keys() | OWN}
     by_default = args.get("eval_strategy") is None
     ours["eval_strategy"] = _evaluation(args, eval_rows > 0, notices)
     ours["eval_rows"] = eval_rows
@@ -79,7 +79,7 @@ def arguments(
         notices.append(f"own order: {shuffles} {args[shuffles]} shuffles this run's rows unlike the other runs'")
     if algo == "GRPO":
         if faults := generation_faults(args, eval_rows > 0):
-            raise Fault(*(f"training_args.{name} {why}" for name, why in faults.items()))
+            raise UserError(*(f"training_args.{name} {why}" for name, why in faults.items()))
         if eval_rows:
             args.setdefault("per_device_eval_batch_size", eval_batch_size(args))
     if "logging_steps" not in args and "logging_strategy" not in args:

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.utils import create_model_from_path
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 
 CreateModel = Callable[[dict[str, Any]], Any]
 
@@ -132,7 +132,7 @@ class BaseModels:
         """A model of the run's own and a tokenizer of its own, made by the user's `create` or from `model_name`.
 
         A LoRA run's model shares its frozen tensors with the runs for which `create` would have read the same values.
-        Raises Fault where the model cannot be made.
+        Raises UserError where the model cannot be made.
         """
         # Once a function: what it keeps in its closure may change as it is called.
         if create not in self._pickles:
@@ -158,12 +158,12 @@ class BaseModels:
         made = (create or _from_name)(watched)
         model, tokenizer = made if isinstance(made, tuple) else (made, None)
         if not isinstance(model, PreTrainedModel):
-            raise Fault(f"create_model_fn returned {type(model).__name__}: it has to return (model, tokenizer)")
+            raise UserError(f"create_model_fn returned {type(model).__name__}: it has to return (model, tokenizer)")
         if tokenizer is None:
             tokenizer = _tokenizer(config)
         spilled = sorted({p.device.type for p in model.parameters()} - {self._device.type})
         if "meta" in spilled or (self._device.type == "cuda" and getattr(model, "hf_device_map", None) and spilled):
-            raise Fault(
+            raise UserError(
                 f"the model does not fit on {self._device}: part of it was put on {', '.join(spilled)}; "
                 "take a smaller model or a smaller dtype"
             )

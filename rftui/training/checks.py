@@ -12,12 +12,12 @@ from typing import Any
 from datasets import Dataset
 from peft import LoraConfig
 
-from rftui.automl.nearest import nearest
-from rftui.automl.spec import Spec, configured, plain_value
-from rftui.automl.taken import OWN, REFUSED, TAKEN
-from rftui.automl.validate import value_fault
 from rftui.chunks import chunks_per_epoch
-from rftui.faults import Fault
+from rftui.config.managed import MANAGED, OWN, REFUSED
+from rftui.config.nearest import nearest
+from rftui.config.spec import Spec, configured, plain_value
+from rftui.config.validate import value_fault
+from rftui.errors import UserError
 from rftui.messages import Field
 from rftui.runs import Run
 from rftui.training import process_state
@@ -60,14 +60,14 @@ def _told(lines: list[tuple[int, list[str]]]) -> Lines:
 def _check(
     spec: Spec, run: Run, train: Dataset, evaluation: Dataset | None, device: str, models: Models
 ) -> tuple[list[str], list[str]]:
-    leaf = spec.leaves[run.leaf]
-    config = configured(leaf, run.changes)
-    notices = list(leaf.notices)
-    faults = [*_knob_faults(leaf.algo, config)]
+    run_config = spec.run_configs[run.config_index]
+    config = configured(run_config, run.changes)
+    notices = list(run_config.notices)
+    faults = [*_knob_faults(run_config.algo, config)]
     if not faults:
-        faults += _collected(lambda: _construct(spec, leaf.algo, config, train, evaluation, device, notices))
-    need = Need(leaf.algo, config)
-    function = formatting(spec, run.leaf, train.column_names)
+        faults += _collected(lambda: _construct(spec, run_config.algo, config, train, evaluation, device, notices))
+    need = Need(run_config.algo, config)
+    function = formatting(spec, run.config_index, train.column_names)
     if function is not config["formatting_func"]:
         notices.append(
             f"its rows need a formatting_func and it has none: its sibling's {plain_value(function)} is used"
@@ -86,7 +86,7 @@ def _check(
 def _collected(step: Callable[[], None]) -> Iterable[str]:
     try:
         step()
-    except Fault as fault:
+    except UserError as fault:
         return fault.lines
     return ()
 
@@ -99,16 +99,16 @@ def _described(algo: str) -> dict[str, Field]:
 def _knob_faults(algo: str, config: dict[str, Any]) -> Iterable[str]:
     described = _described(algo)
     sections: dict[str, tuple[type, set[str]]] = {
-        "training_args": (config_class(algo), OWN | set(TAKEN) | set(REFUSED)),
+        "training_args": (config_class(algo), OWN | set(MANAGED) | set(REFUSED)),
         "peft_config": (LoraConfig, set()),
     }
     for section, (kind, extra) in sections.items():
         known = {field.name for field in dataclasses.fields(kind) if field.init} | extra
-        for leaf, value in (config[section] or {}).items():
-            name = f"{section}.{leaf}"
+        for key, value in (config[section] or {}).items():
+            name = f"{section}.{key}"
             field = described.get(name)
-            if leaf not in known:
-                yield f"{name} is no argument of {kind.__name__}{nearest(leaf, known)}"
+            if key not in known:
+                yield f"{name} is no argument of {kind.__name__}{nearest(key, known)}"
             elif field and name not in _LOOSE and (reason := value_fault(field, plain_value(value))):
                 yield f"{name} {reason}"
 
@@ -122,7 +122,7 @@ def _construct(
     device: str,
     notices: list[str],
 ) -> None:
-    """Raises Fault with what TRL's and PEFT's own classes say about the config."""
+    """Raises UserError with what TRL's and PEFT's own classes say about the config."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         per_epoch = chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size)
         kwargs, lora, told, _ = arguments(
@@ -145,4 +145,4 @@ def _construct(
                 # The classes raise all kinds of errors; what they say is meant for the user.
                 lines.append(f"{section}: {' '.join(str(error).split())}")
     if lines:
-        raise Fault(*lines)
+        raise UserError(*lines)

@@ -11,7 +11,7 @@ from typing import Any
 import datasets.arrow_dataset
 from datasets import Dataset, load_from_disk
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.paths import ExperimentDir
 from rftui.training.rows import Formatting, Need
 
@@ -93,11 +93,11 @@ def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[
 def epoch_order(algo: str, args: dict[str, Any]) -> dict[str, Any]:
     """How a run with these training arguments orders its rows, as arguments of `plain.remaining_rows`.
 
-    Raises Fault where they ask for an order that cannot be told.
+    Raises UserError where they ask for an order that cannot be told.
     """
     strategy = args.get("train_sampling_strategy", "random")
     if strategy not in ("random", "sequential"):
-        raise Fault(f"a warm start cannot tell the rows that are left of train_sampling_strategy={strategy!r}")
+        raise UserError(f"a warm start cannot tell the rows that are left of train_sampling_strategy={strategy!r}")
     if algo == "GRPO":
         return {"seed": args["seed"], "shuffled": args.get("shuffle_dataset", True), "one_generator": True}
     return {"seed": args["data_seed"], "shuffled": strategy == "random"}

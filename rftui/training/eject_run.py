@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from datasets import Dataset
 
-from rftui.automl.spec import Spec
-from rftui.automl.warm import last_row
+from rftui.config.spec import Spec
+from rftui.config.warm import last_row
 from rftui.runs import Run
 from rftui.training import data
 from rftui.training.base_models import loading, tokenizer_of
@@ -54,7 +54,7 @@ class RunWriter:
         self._values = values
 
     def function(self, part: Part) -> str:
-        """The function `run_N(out)`, for a warm clone `run_N(out, start)`, that trains the run. Raises Fault."""
+        """The function `run_N(out)`, for a warm clone `run_N(out, start)`, that trains the run. Raises UserError."""
         run = part.run
         plan = planned(self._spec, run, self._train, self._evaluation, "", "cuda:0" if part.gpu else "cpu")
         evaluated = self._evaluation is not None and _needs_evaluation(plan)
@@ -158,7 +158,7 @@ class RunWriter:
         rows = Call("remaining_rows", span | order, (Code(f"len({prepared})"),))
         return [
             f"take_over_{'adapter' if plan.lora else 'weights'}(trainer.model, start)",
-            *["carry_on(trainer, start)"] * run.carry_on,
+            *["continue_schedule(trainer, start)"] * run.continue_schedule,
             f"order = {source(rows, before=8)}",
             f"{prepared} = {prepared}.select(order)",
         ]

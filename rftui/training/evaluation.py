@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset
 from transformers import GenerationConfig, Trainer, TrainingArguments
 
-from rftui.automl.spec import plain_value
-from rftui.faults import Fault
+from rftui.config.spec import plain_value
+from rftui.errors import UserError
 from rftui.training.process_state import rng, set_rng
 
 FEWEST = 32
@@ -68,9 +68,12 @@ class Patience:
         self._sign = 1 if (not name.endswith("loss") if greater is None else greater) else -1
 
     def over(self, metrics: dict[str, float]) -> bool:
-        """Whether the run should end after an evaluation with these metrics. Raises Fault where its own is missing."""
+        """Whether the run should end after an evaluation with these metrics. Raises UserError where its own is
+        missing."""
         if self.metric not in metrics:
-            raise Fault(f"metric_for_best_model: an evaluation gives no {self.metric}; it gives {', '.join(metrics)}")
+            raise UserError(
+                f"metric_for_best_model: an evaluation gives no {self.metric}; it gives {', '.join(metrics)}"
+            )
         value, (best, waited) = metrics[self.metric], self.state
         if best is None or self._sign * (value - best) > self._threshold:
             self.state = (value, 0)
@@ -109,7 +112,7 @@ class GeneratedText:
         made = self._compute((predictions, [answer for _, answer in self._pairs]))
         if not isinstance(made, dict):
             name = plain_value(self._compute)
-            raise Fault(f"compute_metrics {name} returned {type(made).__name__}: it must return a dict of numbers")
+            raise UserError(f"compute_metrics {name} returned {type(made).__name__}: it must return a dict of numbers")
         prefix = kwargs.get("metric_key_prefix", "eval")
         output.metrics.update({f"{prefix}_{name}": float(value) for name, value in made.items()})
         return output
@@ -144,14 +147,14 @@ class GeneratedText:
 
 
 def _pair(row: dict[str, Any]) -> tuple[Any, str]:
-    """A row's prompt (text or messages) and its answer. Raises Fault where the row has no such parts."""
+    """A row's prompt (text or messages) and its answer. Raises UserError where the row has no such parts."""
     if "prompt" in row:
         answer = row.get("completion", row.get("chosen"))
         return row["prompt"], answer if isinstance(answer, str) else _said(answer)
     messages = row.get("messages") or row.get("conversations")
     if messages and messages[-1]["role"] == "assistant":
         return messages[:-1], _said(messages[-1:])
-    raise Fault(
+    raise UserError(
         "compute_metrics with a generation_config needs rows with prompt and completion, or messages that end with "
         f"the assistant's; these have {', '.join(row)}"
     )

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from peft import LoraConfig
 
-from rftui.automl.taken import REFUSED, TAKEN
+from rftui.config.managed import MANAGED, REFUSED
 from rftui.messages import Field
 from rftui.training.arguments import config_class
 
@@ -24,7 +24,7 @@ _FIRST = (
 """The knobs that people turn most, in the order in which a form shows them; the others follow in TRL's order."""
 
 _NO_KNOBS = {
-    *TAKEN,
+    *MANAGED,
     *REFUSED,
     *("accelerator_config", "activation_checkpointing", "activation_checkpointing_kwargs", "debug", "ddp_backend"),
     *("ddp_broadcast_buffers", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout"),
@@ -90,8 +90,8 @@ def _described(algo: str) -> list[Field]:
 
 
 def _rank(field: Field) -> int:
-    leaf = field.name.rsplit(".", 1)[-1]
-    return _FIRST.index(leaf) if leaf in _FIRST else len(_FIRST)
+    last = field.name.rsplit(".", 1)[-1]
+    return _FIRST.index(last) if last in _FIRST else len(_FIRST)
 
 
 def _fields(config: type, section: str) -> Iterator[Field]:

@@ -13,7 +13,7 @@ from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPP
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 
 LOADING = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder")
 """Those of a model's keyword arguments that its configuration and its tokenizer take too."""
@@ -47,22 +47,22 @@ class Models:
                     f"the tokenizer of {tokenizer} has no chat template, and the rows are conversations: set "
                     "training_args.chat_template_path to a model or a .jinja file, or give rows of text"
                 )
-        except Fault as fault:
+        except UserError as fault:
             return list(fault.lines)
         return faults
 
 
 def _once(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`make`, called once for each set of arguments; a Fault that it raised is raised again."""
+    """`make`, called once for each set of arguments; a UserError that it raised is raised again."""
     made: dict[tuple[Any, ...], Any] = {}
 
     def get(*key: Any) -> Any:
         if key not in made:
             try:
                 made[key] = make(*key)
-            except Fault as fault:
+            except UserError as fault:
                 made[key] = fault
-        if isinstance(made[key], Fault):
+        if isinstance(made[key], UserError):
             raise made[key]
         return made[key]
 
@@ -102,7 +102,7 @@ def hits(target: str, modules: dict[str, str], pattern: bool) -> list[str]:
         try:
             return [path for path in modules if re.fullmatch(target, path)]
         except re.error as error:
-            raise Fault(f"peft_config.target_modules: {target!r} is no regular expression: {error}") from error
+            raise UserError(f"peft_config.target_modules: {target!r} is no regular expression: {error}") from error
     return [path for path in modules if path == target or path.endswith(f".{target}")]
 
 
@@ -114,11 +114,11 @@ def _template_given(config: dict[str, Any]) -> bool:
 
 
 def load_config(name: str, kwargs: tuple[tuple[str, Any], ...]) -> PretrainedConfig:
-    """A model's configuration; `kwargs` are those of `LOADING`. Raises Fault."""
+    """A model's configuration; `kwargs` are those of `LOADING`. Raises UserError."""
     try:
         return AutoConfig.from_pretrained(name, **dict(kwargs))
     except Exception as error:
-        raise Fault(f"model_name {name!r}: {_why(name, error)}") from error
+        raise UserError(f"model_name {name!r}: {_why(name, error)}") from error
 
 
 def _why(name: str, error: Exception) -> str:
@@ -144,7 +144,7 @@ def without_weights(name: str, config: PretrainedConfig) -> Any:
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except Exception as error:
-        raise Fault(f"model_name {name!r} is no causal language model: {_first_line(error)}") from error
+        raise UserError(f"model_name {name!r} is no causal language model: {_first_line(error)}") from error
 
 
 def module_kinds(model: Any) -> dict[str, str]:
@@ -163,4 +163,4 @@ def _has_template(name: str, kwargs: tuple[tuple[str, Any], ...]) -> bool:
     try:
         return bool(AutoTokenizer.from_pretrained(name, **dict(kwargs)).chat_template)
     except Exception as error:
-        raise Fault(f"tokenizer {name!r}: {_why(name, error)}") from error
+        raise UserError(f"tokenizer {name!r}: {_why(name, error)}") from error

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import torch
 
-from rftui.automl.generation import generation_faults
+from rftui.config.generation import generation_faults
 from rftui.runs import changed
 from rftui.training.models import DEFAULT_TARGETS, LOADING, hits, load_config, module_kinds, without_weights
 
@@ -33,7 +33,7 @@ _TOKENS = 1024
 
 def promoted(config: dict[str, Any], before: str, algo: str, device: torch.device) -> tuple[dict[str, Any], list[str]]:
     """What of the config, whose `model_name` was `before`, has to change for its new model to be trained here, as
-    dotted knobs, and what there is to say about it. Raises Fault where no such model can be had."""
+    dotted knobs, and what there is to say about it. Raises UserError where no such model can be had."""
     name, kwargs = str(config["model_name"]), config["model_kwargs"]
     loaded = load_config(name, tuple((key, kwargs[key]) for key in LOADING if key in kwargs))
     model = without_weights(name, loaded)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from trl.trainer.utils import get_callable_name, is_async_callable
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 
 
 def checked(rewards: Any) -> list[Any]:
@@ -35,7 +35,8 @@ def listed(rewards: Any) -> list[Any]:
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which raises Fault where what it returns is no list of finite numbers, one for each completion."""
+    """`function`, which raises UserError where what it returns is no list of finite numbers, one for each
+    completion."""
     name = get_callable_name(function)
 
     @wraps(function)
@@ -55,9 +56,11 @@ def _numbers(name: str, made: Any, wanted: int) -> list[float | None]:
     try:
         rewards = list(made)
     except TypeError:
-        raise Fault(f"reward function {name} returned {type(made).__name__}, not a list of numbers") from None
+        raise UserError(f"reward function {name} returned {type(made).__name__}, not a list of numbers") from None
     if len(rewards) != wanted:
-        raise Fault(f"reward function {name} returned {len(rewards)} rewards for {wanted} completions, not one each")
+        raise UserError(
+            f"reward function {name} returned {len(rewards)} rewards for {wanted} completions, not one each"
+        )
     return [None if reward is None else _number(name, reward, index) for index, reward in enumerate(rewards)]
 
 
@@ -67,7 +70,9 @@ def _number(name: str, reward: Any, index: int) -> float:
             raise TypeError
         number = float(reward)
     except (TypeError, ValueError):
-        raise Fault(f"reward function {name} returned {reward!r:.60} for completion {index}, not a number") from None
+        raise UserError(
+            f"reward function {name} returned {reward!r:.60} for completion {index}, not a number"
+        ) from None
     if not math.isfinite(number):
-        raise Fault(f"reward function {name} returned {number} for completion {index}: rewards must be finite")
+        raise UserError(f"reward function {name} returned {number} for completion {index}: rewards must be finite")
     return number

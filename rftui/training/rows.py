@@ -7,8 +7,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from rftui.automl.spec import Spec, plain_value
-from rftui.faults import Fault
+from rftui.config.spec import Spec, plain_value
+from rftui.errors import UserError
 
 Formatting = Callable[[dict[str, Any]], Any]
 
@@ -44,23 +44,23 @@ class Need:
         return "prompt" not in found and bool(found & {self._text_field, "messages", "conversations"})
 
 
-def formatting(spec: Spec, leaf: int, columns: Collection[str]) -> Formatting | None:
-    """The formatting function for a leaf's rows: its own, or a sibling's where it has none and its rows do not fit."""
-    algo, config = spec.leaves[leaf].algo, spec.leaves[leaf].config
+def formatting(spec: Spec, config_index: int, columns: Collection[str]) -> Formatting | None:
+    """The formatting function for a run's rows: its own, or a sibling's where it has none and its rows do not fit."""
+    algo, config = spec.run_configs[config_index].algo, spec.run_configs[config_index].config
     own: Formatting | None = config["formatting_func"]
     if own is not None or Need(algo, config).met(columns):
         return own
-    siblings = (other.config["formatting_func"] for other in spec.leaves if other.algo == algo)
+    siblings = (other.config["formatting_func"] for other in spec.run_configs if other.algo == algo)
     return next((function for function in siblings if function is not None), None)
 
 
 def sample(dataset: Dataset, function: Formatting | None, need: Need, what: str) -> dict[str, Any]:
-    """The first row of `dataset`, called `what`, as the trainer gets it. Raises Fault where that cannot use it."""
+    """The first row of `dataset`, called `what`, as the trainer gets it. Raises UserError where that cannot use it."""
     row: dict[str, Any] = dataset[0]
     columns = ", ".join(dataset.column_names)
     if function is None:
         if not need.met(row):
-            raise Fault(
+            raise UserError(
                 f"{what} has the columns {columns}; {need.wanted}: rename them, as in "
                 f'dataset.rename_column("{next(iter(row))}", "{_example(need, row)}"), or give a formatting_func that '
                 "returns them"
@@ -73,19 +73,21 @@ def sample(dataset: Dataset, function: Formatting | None, need: Need, what: str)
         if need.met(row):
             return row
         reason = " ".join(str(error).split())
-        raise Fault(
+        raise UserError(
             f"formatting_func {name} raised {type(error).__name__}: {reason} on the first row of {what}, "
             f"which has the columns {columns}"
         ) from error
     if isinstance(made, dict):
         if not need.met(made):
-            raise Fault(f"formatting_func {name} returns the columns {', '.join(made)}; {need.wanted}")
+            raise UserError(f"formatting_func {name} returns the columns {', '.join(made)}; {need.wanted}")
         return made
     if not isinstance(made, str) or not need.takes_text:
         or_text = ", or text" if need.takes_text else f", since {need.wanted}"
-        raise Fault(f"formatting_func {name} returns {type(made).__name__}; it must return a dict of columns{or_text}")
+        raise UserError(
+            f"formatting_func {name} returns {type(made).__name__}; it must return a dict of columns{or_text}"
+        )
     if {"prompt", "completion"} <= set(row):
-        raise Fault(
+        raise UserError(
             f"formatting_func {name} returns text, but {what} has prompt and completion already: leave the function "
             'out, or have it return {"text": ...}'
         )

@@ -12,14 +12,15 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rftui import messages
+from rftui.checkpoints import checkpoint_marker
 from rftui.chunks import Grid
-from rftui.faults import Fault
-from rftui.paths import RunDir, checkpoint_marker
+from rftui.errors import UserError
+from rftui.paths import RunDir
 from rftui.runs import curve_values
-from rftui.training import checkpoints
+from rftui.training import saving
 from rftui.training.evaluation import Apart, Patience
 from rftui.training.process_state import Rng, rng
-from rftui.training.turnstile import Seat
+from rftui.training.turnstile import Slot
 
 
 class Leave(BaseException):
@@ -56,13 +57,13 @@ class Host(Protocol):
     """What the callback needs of its run's thread."""
 
     run_id: int
-    seat: Seat
+    slot: Slot
     directory: RunDir
     resume: Path | None
 
     def note(self, text: str) -> None: ...
     def tell(self, message: Any) -> None: ...
-    def pin(self, order: messages.Pin, checkpoint: Path) -> None: ...
+    def pin(self, order: messages.SnapshotWeights, checkpoint: Path) -> None: ...
     def turn_seconds(self) -> float: ...
 
 
@@ -73,7 +74,7 @@ class RunCallback(TrainerCallback):
         self._thread = thread
         self._built = built
         self._trainer = built.trainer
-        self.saver = checkpoints.Saver(thread.directory.checkpoints, every_chunk=built.every_chunk)
+        self.saver = saving.Saver(thread.directory.checkpoints, every_chunk=built.every_chunk)
         self._grid = built.grid
         self._turn_end = 0
         self._chunk_over = False
@@ -88,7 +89,7 @@ class RunCallback(TrainerCallback):
         resume = self._thread.resume
         marker: dict[str, Any] = {}
         if resume:
-            checkpoints.remember(self._trainer, resume)
+            saving.remember(self._trainer, resume)
             self.saver.newest = (state.global_step, resume)
             marker = checkpoint_marker(resume) or {}
         if self._built.patience and "patience" in marker:
@@ -104,7 +105,7 @@ class RunCallback(TrainerCallback):
     ) -> None:
         if self._chunk_over:
             self._end_turn(state)
-        while (order := self._thread.seat.boundary(self._allowed(state))) is not None:
+        while (order := self._thread.slot.boundary(self._allowed(state))) is not None:
             self._carry_out(order, state)
 
     def on_step_end(
@@ -137,8 +138,8 @@ class RunCallback(TrainerCallback):
     ) -> None:
         # With patience an evaluation may end the run, so that none is left for later.
         interruptible = self._apart and self._apart.running and not self._built.patience
-        if interruptible and self._thread.seat.ordered(messages.Halt):
-            order = self._thread.seat.boundary(self._allowed(state))
+        if interruptible and self._thread.slot.ordered(messages.Halt):
+            order = self._thread.slot.boundary(self._allowed(state))
             if order is not None:
                 control.should_evaluate = False  # it is saved too, and would evaluate once more after the next step
                 self._carry_out(order, state, evaluate=True)
@@ -175,12 +176,12 @@ class RunCallback(TrainerCallback):
         )
 
     def _end_turn(self, state: TrainerState) -> None:
-        seat = self._thread.seat
-        if self.saver.due(seat.held):
+        slot = self._thread.slot
+        if self.saver.due(slot.held):
             self._save(state)
         self._chunk_over = False
         self._turn_end = self._grid.turn_end(state.global_step)
-        seat.end_turn()
+        slot.end_turn()
         chunk, seconds = self._grid.chunk(state.global_step), self._thread.turn_seconds()
         self._thread.tell(
             messages.TurnEnded(self._thread.run_id, state.global_step, chunk, state.epoch or 0.0, seconds)
@@ -193,7 +194,7 @@ class RunCallback(TrainerCallback):
         return _without_saving
 
     def _carry_out(self, order: Any, state: TrainerState, *, evaluate: bool = False) -> None:
-        if isinstance(order, messages.Pin):
+        if isinstance(order, messages.SnapshotWeights):
             self._thread.pin(order, self._save(state, evaluate=evaluate))
         elif isinstance(order, messages.Halt):
             path = str(self._save(state, evaluate=evaluate)) if order.save and state.global_step else None
@@ -210,9 +211,9 @@ class RunCallback(TrainerCallback):
         if self._built.patience:
             where["patience"] = self._built.patience.state
         at_step_end = self._at_step_end
-        path = self.patiently(lambda: self.saver.save(self._trainer, at_step_end, self._thread.seat.held, where))
+        path = self.patiently(lambda: self.saver.save(self._trainer, at_step_end, self._thread.slot.held, where))
         self._thread.tell(
-            messages.Saved(self._thread.run_id, state.global_step, str(path), self.saver.cost, checkpoints.size(path))
+            messages.Saved(self._thread.run_id, state.global_step, str(path), self.saver.cost, saving.size(path))
         )
         return path
 
@@ -223,18 +224,18 @@ class RunCallback(TrainerCallback):
             try:
                 return write()
             except Exception as error:
-                if not checkpoints.disk_full(error, folder):
+                if not saving.disk_full(error, folder):
                     raise
                 reason = f"no space is left on the disk of {folder}"
-            thread.seat.end_turn()
-            needed = 2 * checkpoints.size(self.saver.newest[1] if self.saver.newest else None) or _UNKNOWN_SIZE
+            thread.slot.end_turn()
+            needed = 2 * saving.size(self.saver.newest[1] if self.saver.newest else None) or _UNKNOWN_SIZE
             thread.tell(messages.Unsaved(thread.run_id, reason, needed, thread.turn_seconds()))
-            order = thread.seat.boundary(_without_saving)
+            order = thread.slot.boundary(_without_saving)
             if isinstance(order, messages.Halt):
                 raise Leave(messages.Halted(thread.run_id, self._trainer.state.global_step, None))
 
     def _watch_for_divergence(self) -> None:
-        """Raise Fault at the first loss or gradient that is not finite, before it reaches the weights."""
+        """Raise UserError at the first loss or gradient that is not finite, before it reaches the weights."""
         trainer: Any = self._trainer
         train, norm = trainer.training_step, trainer._get_grad_norm
 
@@ -257,4 +258,4 @@ class RunCallback(TrainerCallback):
             return
         step = self._trainer.state.global_step + 1
         self._thread.tell(messages.Logged(self._thread.run_id, step, {name: number}))
-        raise Fault(f"diverged at step {step}: its {name} is {number}; clone it with a lower learning rate")
+        raise UserError(f"diverged at step {step}: its {name} is {number}; clone it with a lower learning rate")

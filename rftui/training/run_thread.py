@@ -16,14 +16,15 @@ import torch
 from transformers import PrinterCallback
 
 from rftui import messages
-from rftui.faults import Fault
-from rftui.paths import RunDir, checkpoint_marker, link_checkpoint, newest_checkpoint
+from rftui.checkpoints import checkpoint_marker, link_checkpoint, newest_checkpoint
+from rftui.errors import UserError
+from rftui.paths import RunDir
 from rftui.runs import Run
-from rftui.training import checkpoints
+from rftui.training import saving
 from rftui.training.adapters import write_final
 from rftui.training.data import interruptible
 from rftui.training.run_callback import Built, Leave, RunCallback
-from rftui.training.turnstile import Closed, Seat, Turnstile
+from rftui.training.turnstile import Closed, Slot, Turnstile
 
 
 class RunThread(threading.Thread):
@@ -44,7 +45,7 @@ class RunThread(threading.Thread):
     ) -> None:
         super().__init__(name=f"run-{run.id}", daemon=True)
         self.run_id = run.id
-        self.seat = Seat(turnstile)
+        self.slot = Slot(turnstile)
         self._run = run
         self._report = report
         self._build = build
@@ -59,7 +60,7 @@ class RunThread(threading.Thread):
         try:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)
-            self.seat.enter()
+            self.slot.enter()
             outcome = self._train()
         except Closed:
             pass
@@ -75,12 +76,12 @@ class RunThread(threading.Thread):
             gc.collect()
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
-            left_over = self.seat.leave()
+            left_over = self.slot.leave()
             if outcome is not None:
                 self._report(outcome)
             for order in left_over:
-                if isinstance(order, messages.Pin):
-                    self.pin_last(order)
+                if isinstance(order, messages.SnapshotWeights):
+                    self.snapshot_last(order)
             with suppress(OSError):
                 self._log.close()
 
@@ -96,7 +97,7 @@ class RunThread(threading.Thread):
         turns = RunCallback(self, built)
         trainer.add_callback(turns)
         if self.resume:
-            checkpoints.restore_sampler(trainer, self.resume, built.grid.steps_per_epoch)
+            saving.restore_sampler(trainer, self.resume, built.grid.steps_per_epoch)
         trainer.train(resume_from_checkpoint=str(self.resume) if self.resume else None)
         final = turns.patiently(lambda: write_final(trainer, self._run, self.directory.final))
         newest = turns.saver.newest
@@ -106,28 +107,28 @@ class RunThread(threading.Thread):
 
     def _look_up(self) -> None:
         """Leave where a stop or a deletion has come while the rows are prepared."""
-        if self.seat.ordered(messages.Halt):
+        if self.slot.ordered(messages.Halt):
             marker = (checkpoint_marker(self.resume) if self.resume else None) or {"step": 0}
             path = str(self.resume) if self.resume else None
             raise Leave(messages.Halted(self.run_id, int(marker["step"]), path))
 
-    def pin_last(self, order: messages.Pin) -> None:
+    def snapshot_last(self, order: messages.SnapshotWeights) -> None:
         """Carry out a pin that came as the run ended, from its last checkpoint."""
         newest = newest_checkpoint(self.directory.checkpoints)
         if newest:
             self.pin(order, newest)
 
-    def pin(self, order: messages.Pin, checkpoint: Path) -> None:
+    def pin(self, order: messages.SnapshotWeights, checkpoint: Path) -> None:
         for clone in order.clones:
             try:
                 link_checkpoint(checkpoint, RunDir(self.directory.path.parent / str(clone)).start)
             except (OSError, shutil.Error):  # the clone, whose start/ is missing then, fails; this run goes on
                 self.note(traceback.format_exc())
-        self._report(messages.Pinned(self.run_id, order.clones))
+        self._report(messages.WeightsReady(self.run_id, order.clones))
 
     def turn_seconds(self) -> float:
         """The time the floor was held since the turn began; a new turn begins."""
-        seconds, self._turn_began = self.seat.held - self._turn_began, self.seat.held
+        seconds, self._turn_began = self.slot.held - self._turn_began, self.slot.held
         return seconds
 
     def note(self, text: str) -> None:
@@ -141,7 +142,7 @@ class RunThread(threading.Thread):
 
 def _one_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
-    if isinstance(error, Fault):
+    if isinstance(error, UserError):
         return text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 

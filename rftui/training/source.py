@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from rftui.automl.portable import Secrets
-from rftui.automl.spec import plain_value
+from rftui.config.portable import Secrets
+from rftui.config.spec import plain_value
 
 _WIDTH = 110
 

@@ -13,19 +13,20 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import Trainer
 
-from rftui.automl.generation import rows_at_once, rows_per_step, steps_apart
-from rftui.automl.spec import Spec, change, configured
-from rftui.automl.warm import last_row
+from rftui.checkpoints import checkpoint_marker
 from rftui.chunks import Grid, chunks_per_epoch
-from rftui.faults import Fault
-from rftui.paths import ExperimentDir, checkpoint_marker
+from rftui.config.generation import rows_at_once, rows_per_step, steps_apart
+from rftui.config.spec import Spec, change, configured
+from rftui.config.warm import last_row
+from rftui.errors import UserError
+from rftui.paths import ExperimentDir
 from rftui.runs import Run
 from rftui.training import data
 from rftui.training.adapters import warm
 from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
 from rftui.training.evaluation import GeneratedText, Patience
-from rftui.training.plain import carry_on, remaining_rows, spread, take_over_weights
+from rftui.training.plain_trl import continue_schedule, remaining_rows, spread, take_over_weights
 from rftui.training.promotion import promoted
 from rftui.training.rewards import checked
 from rftui.training.rows import Formatting, Need, formatting
@@ -42,14 +43,14 @@ class TrainerBuilder:
         self._specs: dict[int, Spec] = {}
 
     def spec(self, fit: int) -> Spec:
-        """What one `run_fit` was given. Raises Fault."""
+        """What one `run_fit` was given. Raises UserError."""
         if fit not in self._specs:
             self._specs[fit] = Spec.load(self._experiment.spec(fit))
             os.chdir(self._specs[fit].cwd)  # relative paths in configs and in the user's functions
         return self._specs[fit]
 
     def build(self, run: Run) -> Built:
-        """The run's trainer. Called by the thread that holds the floor. Raises Fault, and what TRL raises."""
+        """The run's trainer. Called by the thread that holds the floor. Raises UserError, and what TRL raises."""
         spec = self.spec(run.fit)
         train, evaluation = data.load(self._experiment, run.fit)
         directory = self._experiment.run(run.id)
@@ -74,8 +75,8 @@ class TrainerBuilder:
             )
         if start:
             (warm if plan.lora else take_over_weights)(trainer.model, start)
-            if run.carry_on:
-                _carry_on(trainer, start)
+            if run.continue_schedule:
+                _continue_schedule(trainer, start)
         if config["compute_metrics"] and config["generation_config"] and evaluation is not None:
             GeneratedText(trainer, evaluation, config["compute_metrics"], config["generation_config"])
         evaluates = ours["eval_strategy"] == "chunk"
@@ -91,13 +92,13 @@ class TrainerBuilder:
 
     def _promote(self, run: Run, spec: Spec) -> tuple[dict[str, Any], list[str]]:
         """Fit a run that begins on another base model than its config was written for; what was changed, and why."""
-        before = spec.leaves[run.leaf].config["model_name"]
+        before = spec.run_configs[run.config_index].config["model_name"]
         if run.warm or run.step or run.changes.get("model_name", before) == before:
             return {}, []
-        config = configured(spec.leaves[run.leaf], run.changes)
+        config = configured(spec.run_configs[run.config_index], run.changes)
         try:
             changes, said = promoted(config, before, run.algo, self._device)
-        except Fault as fault:
+        except UserError as fault:
             if spec.create_model_fn is None:
                 raise
             return {}, [f"it is not fitted to its new model: {fault}"]  # only the user's function may know that name
@@ -124,8 +125,9 @@ class Plan:
 
 
 def planned(spec: Spec, run: Run, train: Dataset, evaluation: Dataset | None, output_dir: str, device: str) -> Plan:
-    """What a run's trainer is made from, on the datasets of its fit. `device` is "cpu" or "cuda:N". Raises Fault."""
-    config = configured(spec.leaves[run.leaf], run.changes)
+    """What a run's trainer is made from, on the datasets of its fit. `device` is "cpu" or "cuda:N". Raises
+    UserError."""
+    config = configured(spec.run_configs[run.config_index], run.changes)
     as_cold, lora, _, ours = arguments(
         run.algo,
         config,
@@ -137,7 +139,7 @@ def planned(spec: Spec, run: Run, train: Dataset, evaluation: Dataset | None, ou
         per_epoch=chunks_per_epoch(len(train), spec.num_chunks, spec.chunk_size),
     )
     args = as_cold | _one_pass(run, as_cold) if run.warm else as_cold
-    function = formatting(spec, run.leaf, train.column_names)
+    function = formatting(spec, run.config_index, train.column_names)
     return Plan(config, args, as_cold, lora, ours, Need(run.algo, config), function)
 
 
@@ -149,11 +151,11 @@ def _own_inputs(algo: str, config: dict[str, Any], function: Formatting | None) 
     return {"formatting_func": function, **metrics} if algo == "SFT" else metrics
 
 
-def _carry_on(trainer: Trainer, start: Path) -> None:
+def _continue_schedule(trainer: Trainer, start: Path) -> None:
     try:
-        carry_on(trainer, start)
+        continue_schedule(trainer, start)
     except ValueError as error:
-        raise Fault(f"{error}; clone it with a fresh schedule") from error
+        raise UserError(f"{error}; clone it with a fresh schedule") from error
 
 
 def _one_pass(run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -166,15 +168,15 @@ def _one_pass(run: Run, kwargs: dict[str, Any]) -> dict[str, Any]:
 def _grid(run: Run, trainer: Trainer, spec: Spec, start: Path | None, kwargs: dict[str, Any]) -> Grid:
     """How the run is cut. A warm clone's trainer (from `start`) is left with the rows that it trains on.
 
-    `kwargs` are the arguments as they would be for a cold run. Raises Fault where there is nothing to train on.
+    `kwargs` are the arguments as they would be for a cold run. Raises UserError where there is nothing to train on.
     """
     prepared = trainer.train_dataset
     assert isinstance(prepared, Dataset)
     rows, least = len(prepared), rows_at_once(run.algo, kwargs)
     if not rows:
-        raise Fault("no row is left to train on after tokenisation: every prompt is longer than max_length")
+        raise UserError("no row is left to train on after tokenisation: every prompt is longer than max_length")
     if rows < least:
-        raise Fault(f"{rows} rows are fewer than the {least} that are taken at once: make the batch smaller")
+        raise UserError(f"{rows} rows are fewer than the {least} that are taken at once: make the batch smaller")
     per_epoch, used = chunks_per_epoch(rows, spec.num_chunks, spec.chunk_size), rows - rows % least
     span = steps_apart(run.algo, kwargs)
     batch = int(rows_per_step(run.algo, kwargs) * span)
@@ -183,7 +185,7 @@ def _grid(run: Run, trainer: Trainer, spec: Spec, start: Path | None, kwargs: di
     used = (checkpoint_marker(start) or {}).get("rows", used)  # the parent may have taken others at once
     stop = last_row(run, kwargs, used)
     if stop <= run.start_row:
-        raise Fault(
+        raise UserError(
             f"nothing is left to train after step {run.start_step}: set more num_train_epochs (or a larger max_steps)"
         )
     order = remaining_rows(rows, used, run.start_row, stop, **data.epoch_order(run.algo, kwargs))

@@ -20,29 +20,29 @@ class Turnstile:
         self._capture = capture
         self._restore = restore
         self._change = threading.Condition()
-        self._holder: Seat | None = None
-        self._training: Seat | None = None
-        self._errands: deque[Seat] = deque()
+        self._holder: Slot | None = None
+        self._training: Slot | None = None
+        self._errands: deque[Slot] = deque()
         self._closed = False
 
-    def train(self, seat: Seat) -> None:
-        """Give `seat` the turn: it trains whenever no other seat has an order to carry out."""
+    def train(self, slot: Slot) -> None:
+        """Give `slot` the turn: it trains whenever no other slot has an order to carry out."""
         with self._change:
-            self._training = seat
+            self._training = slot
             self._pass()
 
-    def order(self, seat: Seat, order: Any) -> bool:
-        """Have `seat` carry out `order` at its next step boundary; a parked one does so at the holder's next.
+    def order(self, slot: Slot, order: Any) -> bool:
+        """Have `slot` carry out `order` at its next step boundary; a parked one does so at the holder's next.
 
         False where its thread has left already.
         """
         with self._change:
-            if seat._left:
+            if slot._left:
                 return False
-            seat._orders.append(order)
-            seat._unseen = True
-            if seat is not self._holder and seat not in self._errands:
-                self._errands.append(seat)
+            slot._orders.append(order)
+            slot._unseen = True
+            if slot is not self._holder and slot not in self._errands:
+                self._errands.append(slot)
             self._pass()
             return True
 
@@ -58,7 +58,7 @@ class Turnstile:
             self._change.notify_all()
 
 
-class Seat:
+class Slot:
     """A run's place at the turnstile. All but `ordered` are called by the run's own thread.
 
     `held` is the time in seconds that the thread has held the floor.

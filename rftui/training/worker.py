@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rftui import messages
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.link import LinkLost, WorkerLink
 from rftui.paths import ExperimentDir
 from rftui.training import lifeline
@@ -99,7 +99,7 @@ class Worker:
                 self._check(message)
             case messages.Turn():
                 self._turn(message)
-            case messages.Halt(run) | messages.Pin(run) | messages.Retry(run):
+            case messages.Halt(run) | messages.SnapshotWeights(run) | messages.Retry(run):
                 self._order(run, message)
 
     def _check(self, message: messages.Check) -> None:
@@ -110,7 +110,7 @@ class Worker:
             train, evaluation = data.load(self._experiment, message.fit)
             spec = self._builder.spec(message.fit)
             faults, notices = check(spec, message.runs, train, evaluation, str(self._device))
-        except Fault as fault:
+        except UserError as fault:
             faults, notices = [(None, line) for line in fault.lines], []
         self._link.report(messages.Checked(message.fit, faults, notices))
 
@@ -119,7 +119,7 @@ class Worker:
 
         run = message.run
         thread = self._threads.get(run.id)
-        if thread is None or thread.seat.left:
+        if thread is None or thread.slot.left:
             directory = self._experiment.run(run.id)
             directory.path.mkdir(parents=True, exist_ok=True)
             thread = RunThread(
@@ -133,13 +133,13 @@ class Worker:
             )
             self._threads[run.id] = thread
             thread.start()
-        self._turnstile.train(thread.seat)
+        self._turnstile.train(thread.slot)
 
-    def _order(self, run: int, order: messages.Halt | messages.Pin | messages.Retry) -> None:
+    def _order(self, run: int, order: messages.Halt | messages.SnapshotWeights | messages.Retry) -> None:
         thread = self._threads.get(run)
-        if thread is None or not self._turnstile.order(thread.seat, order):
-            if isinstance(order, messages.Pin) and thread:
-                thread.pin_last(order)
+        if thread is None or not self._turnstile.order(thread.slot, order):
+            if isinstance(order, messages.SnapshotWeights) and thread:
+                thread.snapshot_last(order)
 
     def _report_gauge(self) -> None:
         import psutil

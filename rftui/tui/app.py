@@ -19,21 +19,21 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
-from rftui.faults import INTERRUPTED, USAGE
+from rftui.errors import INTERRUPTED, USAGE
 from rftui.launching import Launch
 from rftui.messages import Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
+from rftui.tui.ascii import AsciiFilter
 from rftui.tui.attached import Attached, Reopen
 from rftui.tui.board import Board, Change, clean
 from rftui.tui.clones import Clones
 from rftui.tui.keys import Entry, KeysInOrder
-from rftui.tui.ops import Ops
-from rftui.tui.plain import AsciiFilter
+from rftui.tui.run_ops import Ops
 from rftui.tui.screens.detail import DetailScreen, log_tail
 from rftui.tui.screens.help import HelpScreen
 from rftui.tui.screens.log import LINES, LogScreen
-from rftui.tui.screens.rules import RulesScreen
+from rftui.tui.screens.rule_list import RulesScreen
 from rftui.tui.widgets.lines import Line, answer, devices, footer, hint, status
 from rftui.tui.widgets.panels import TALL, EventLog, Lower, PlotPanel
 from rftui.tui.widgets.run_table import RunTable

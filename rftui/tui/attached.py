@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.launching import Launch
 from rftui.link import LinkLost, Viewer
 from rftui.paths import ExperimentDir
@@ -78,7 +78,7 @@ class Attached:
                 return
         try:
             self.launch = self._reopen(ExperimentDir(experiment))
-        except Fault as fault:
+        except UserError as fault:
             self._app.call_later(self._app.not_reopened, str(fault))
             return
         self.follow()

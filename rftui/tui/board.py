@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rftui.automl.suggest import Suggestion, suggestion
 from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
+from rftui.naming import short
 from rftui.paths import ExperimentDir, how_to_open
-from rftui.runs import DELETED, QUEUED, Run, flatten, short
+from rftui.runs import DELETED, QUEUED, Run, flatten
 from rftui.tui.lineage import Branch, tree
 
 POINTS = 512

@@ -13,7 +13,7 @@ from rftui.tui.screens.promote import PromoteRequest, PromoteScreen
 
 if TYPE_CHECKING:
     from rftui.tui.app import RftuiApp
-    from rftui.tui.ops import Ops
+    from rftui.tui.run_ops import Ops
 
 
 class Clones:
@@ -88,6 +88,10 @@ class Clones:
 
     def _send(self, request: CloneRequest, run: Run) -> None:
         command = Command(uuid.uuid4().hex, "clone", run.id, request.changes, request.warm, request.name)
-        command.sweep, command.from_step, command.carry_on = request.sweep, request.from_step, request.carry_on
+        command.sweep, command.from_step, command.continue_schedule = (
+            request.sweep,
+            request.from_step,
+            request.continue_schedule,
+        )
         command.stop_parent = request.stop_parents
         self._ops.send(command, run)

@@ -15,22 +15,22 @@ from typing import Any
 
 from textual.app import App, SuspendNotSupported
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 
 
 def _command() -> list[str]:
-    """The command that edits a file. Raises Fault where there is none."""
+    """The command that edits a file. Raises UserError where there is none."""
     for name in ("VISUAL", "EDITOR"):
         if command := shlex.split(os.environ.get(name, "")):
             return command
     for known in ("vi", "nano"):
         if shutil.which(known):
             return [known]
-    raise Fault("there is no editor: set $EDITOR")
+    raise UserError("there is no editor: set $EDITOR")
 
 
 def edit(app: App[Any], text: str, suffix: str) -> str:
-    """What the user's editor makes of `text`, while the app is out of the way. Raises Fault where that cannot be.
+    """What the user's editor makes of `text`, while the app is out of the way. Raises UserError where that cannot be.
 
     `suffix` tells the editor what kind of text it is.
     """
@@ -43,12 +43,12 @@ def edit(app: App[Any], text: str, suffix: str) -> str:
                 status = subprocess.call([*command, str(path)])
             written = path.read_text(encoding="utf-8", errors="replace")
         except SuspendNotSupported:
-            raise Fault("this terminal cannot be lent to an editor") from None
+            raise UserError("this terminal cannot be lent to an editor") from None
         except OSError as error:
             what = "left no file to read" if error.filename == str(path) else "cannot be started"
-            raise Fault(f"{command[0]} {what}: {error.strerror}") from None
+            raise UserError(f"{command[0]} {what}: {error.strerror}") from None
         if status:
-            raise Fault(f"{command[0]} ended with exit code {status}: nothing is changed")
+            raise UserError(f"{command[0]} ended with exit code {status}: nothing is changed")
         return written
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from rftui.messages import Field
-from rftui.runs import short
+from rftui.naming import short
 
 
 def matches(text: str, fields: Sequence[Field], most: int = 5) -> list[Field]:
@@ -31,12 +31,12 @@ def _all(ranks: list[int | None]) -> list[int]:
 
 def _rank(word: str, field: Field) -> int | None:
     """How well a word fits, 0 the best."""
-    name, leaf = field.name.lower(), field.name.lower().rsplit(".", 1)[-1]
+    name, last = field.name.lower(), field.name.lower().rsplit(".", 1)[-1]
     help_words = re.findall(r"[a-z0-9]+", field.help.lower())
     found = (
-        word in (leaf, name, short(field.name)),
-        leaf.startswith(word),
-        any(part.startswith(word) for part in leaf.split("_")),
+        word in (last, name, short(field.name)),
+        last.startswith(word),
+        any(part.startswith(word) for part in last.split("_")),
         word in name,
         any(each.startswith(word) for each in help_words),
     )
@@ -44,5 +44,5 @@ def _rank(word: str, field: Field) -> int | None:
 
 
 def _rank_of_letters(word: str, field: Field) -> int | None:
-    leaf = field.name.lower().rsplit(".", 1)[-1]
-    return len(leaf) if re.search(".*".join(map(re.escape, word)), leaf) else None
+    last = field.name.lower().rsplit(".", 1)[-1]
+    return len(last) if re.search(".*".join(map(re.escape, word)), last) else None

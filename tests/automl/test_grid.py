@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
-from rftui.automl.spec import NAME_WIDTH, run_name
-from rftui.faults import Fault
+from rftui.errors import UserError
+from rftui.naming import NAME_WIDTH, run_name
 
 VALUES = st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), st.text("ab.-/", max_size=5), st.none())
 NAMES = st.sampled_from(["learning_rate", "seed", "optim", "max_steps", "weight_decay"])
@@ -23,14 +23,14 @@ def one(**args):
 @given(axes=st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=3), max_size=4), data=st.data())
 def test_a_grid_is_the_product_of_its_lists(axes, data):
     fixed = data.draw(st.dictionaries(st.sampled_from(["bf16", "packing"]), VALUES))
-    leaves = expand(one(**{name: List(values) for name, values in axes.items()}, **fixed))
-    assert len(leaves) == prod(map(len, axes.values()))
-    made = [leaf.config["training_args"] for leaf in leaves]
+    run_configs = expand(one(**{name: List(values) for name, values in axes.items()}, **fixed))
+    assert len(run_configs) == prod(map(len, axes.values()))
+    made = [run_config.config["training_args"] for run_config in run_configs]
     assert all({name: args[name] for name in fixed} == fixed for args in made)
     for name, values in axes.items():
         assert {repr(args[name]) for args in made} == set(map(repr, values))
-    for leaf in leaves:
-        assert leaf.knobs == {f"training_args.{name}": leaf.config["training_args"][name] for name in axes}
+    for run_config in run_configs:
+        assert run_config.knobs == {f"training_args.{name}": run_config.config["training_args"][name] for name in axes}
 
 
 @settings(deadline=None)
@@ -47,15 +47,18 @@ def test_the_last_list_varies_fastest_and_lists_nest():
     group = RFGridSearch(
         List([RFModelConfig(List(["a", "b"]), peft_config=List([RFLoraConfig(r=List([4, 8])), None])), one()])
     )
-    assert [(leaf.config["model_name"], (leaf.config["peft_config"] or {}).get("r")) for leaf in group.leaves()] == [
+    made = [run_config.config for run_config in group.run_configs()]
+    assert [(config["model_name"], (config["peft_config"] or {}).get("r")) for config in made] == [
         ("a", 4), ("a", 8), ("a", None), ("b", 4), ("b", 8), ("b", None), ("m", 8),
     ]  # fmt: skip
 
 
 def test_a_plain_list_is_a_value():
-    leaves = expand(RFModelConfig("m", peft_config=RFLoraConfig(target_modules=["q_proj", "v_proj"])))
-    assert [leaf.config["peft_config"] for leaf in leaves] == [{"target_modules": ["q_proj", "v_proj"]}]
-    assert leaves[0].knobs == {}
+    run_configs = expand(RFModelConfig("m", peft_config=RFLoraConfig(target_modules=["q_proj", "v_proj"])))
+    assert [run_config.config["peft_config"] for run_config in run_configs] == [
+        {"target_modules": ["q_proj", "v_proj"]}
+    ]
+    assert run_configs[0].knobs == {}
 
 
 def test_target_modules_can_be_swept_and_dicts_hold_lists():
@@ -63,7 +66,7 @@ def test_target_modules_can_be_swept_and_dicts_hold_lists():
     config = RFModelConfig(
         "m", model_kwargs={"dtype": List(["auto", "float32"])}, peft_config={"target_modules": targets}
     )
-    assert [list(leaf.knobs.values()) for leaf in expand(config)] == [
+    assert [list(run_config.knobs.values()) for run_config in expand(config)] == [
         [["q_proj", "v_proj"], "auto"],
         [["q_proj", "v_proj"], "float32"],
         ["all-linear", "auto"],
@@ -73,12 +76,12 @@ def test_target_modules_can_be_swept_and_dicts_hold_lists():
 
 def test_the_knobs_of_whole_configs_are_the_fields_in_which_they_differ():
     group = List([one(learning_rate=1e-3, fp16=True), one(learning_rate=1e-4, fp16=True)])
-    assert [leaf.knobs for leaf in expand(group)] == [
+    assert [run_config.knobs for run_config in expand(group)] == [
         {"training_args.learning_rate": 1e-3},
         {"training_args.learning_rate": 1e-4},
     ]
     adapters = List([RFLoraConfig(r=8, lora_alpha=16), RFLoraConfig(r=32, lora_alpha=16)])
-    assert [leaf.knobs for leaf in expand(RFModelConfig("m", peft_config=adapters))] == [
+    assert [run_config.knobs for run_config in expand(RFModelConfig("m", peft_config=adapters))] == [
         {"peft_config.r": 8},
         {"peft_config.r": 32},
     ]
@@ -89,12 +92,12 @@ def test_functions_are_knobs_by_name_and_secrets_are_hidden():
     def long(row): ...
 
     config = RFModelConfig("m", formatting_func=List([short, long]), model_kwargs={"token": List(["hf_abcdefgh"])})
-    leaves = expand(config)
-    assert [leaf.knobs for leaf in leaves] == [
+    run_configs = expand(config)
+    assert [run_config.knobs for run_config in run_configs] == [
         {"formatting_func": name, "model_kwargs.token": "[redacted]"} for name in ("short", "long")
     ]
-    assert [leaf.config["formatting_func"] for leaf in leaves] == [short, long]
-    assert leaves[0].config["model_kwargs"]["token"] == "hf_abcdefgh"
+    assert [run_config.config["formatting_func"] for run_config in run_configs] == [short, long]
+    assert run_configs[0].config["model_kwargs"]["token"] == "hf_abcdefgh"
 
 
 def test_a_copy_is_independent_and_any_attribute_sticks():
@@ -103,7 +106,11 @@ def test_a_copy_is_independent_and_any_attribute_sticks():
     second.training_args.learning_rate = 1e-5
     second.peft_config.r = 64
     second.my_own = "x"
-    assert [leaf.config["training_args"]["learning_rate"] for leaf in expand([first, second])] == [1e-3, 1e-4, 1e-5]
+    assert [run_config.config["training_args"]["learning_rate"] for run_config in expand([first, second])] == [
+        1e-3,
+        1e-4,
+        1e-5,
+    ]
     assert first.peft_config.r == 8 and not hasattr(first, "my_own")
     assert expand(second)[0].config["my_own"] == "x"
     assert "learning_rate=1e-05" in repr(second)
@@ -117,20 +124,20 @@ def test_renamed_arguments_are_translated_with_a_notice():
         "no_cuda": True,
         "logging_dir": "x",
     }
-    leaf = expand(RFModelConfig("m", training_args=args, model_kwargs={"use_gradient_checkpointing": True}))[0]
-    assert leaf.config["training_args"] == {
+    run_config = expand(RFModelConfig("m", training_args=args, model_kwargs={"use_gradient_checkpointing": True}))[0]
+    assert run_config.config["training_args"] == {
         "warmup_steps": 0.1,
         "max_length": 9,
         "eval_strategy": "steps",
         "use_cpu": True,
         "gradient_checkpointing": True,
     }
-    assert leaf.config["model_kwargs"] == {} and len(leaf.notices) == 6
+    assert run_config.config["model_kwargs"] == {} and len(run_config.notices) == 6
 
 
 def test_everything_that_is_wrong_is_told_at_once():
     wrong = RFModelConfig("m", peft_config=RFSFTConfig())
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(UserError) as fault:
         expand([one(), wrong, "m", RFGridSearch(one(), trainer_type="MTL")])
     assert len(fault.value.lines) == 3
     assert "RFLoraConfig" in str(fault.value) and "'m'" in str(fault.value) and "MTL" in str(fault.value)
@@ -138,12 +145,12 @@ def test_everything_that_is_wrong_is_told_at_once():
 
 @pytest.mark.parametrize("make", [lambda: List([]), lambda: List("abc"), lambda: List(3), lambda: expand([])])
 def test_nothing_to_choose_from_is_a_fault(make):
-    with pytest.raises(Fault):
+    with pytest.raises(UserError):
         make()
 
 
 def test_an_unknown_argument_of_a_model_config_names_the_nearest():
-    with pytest.raises(Fault, match="did you mean 'training_args'"):
+    with pytest.raises(UserError, match="did you mean 'training_args'"):
         RFModelConfig("m", traning_args={})
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rftui.automl import RFEarlyStopping, RFMedianStopping, RFSuccessiveHalving, rules
 from rftui.automl.verdicts import KEEP, PASS, STOP, End, chunk_value, decide
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 
 PER = 10
@@ -143,7 +143,7 @@ def test_warm_up_is_in_steps_or_a_share_of_all(warmup, in_it):
 def test_a_clone_that_goes_on_with_its_parents_schedule_has_its_warm_up_behind_it():
     ends = {1: ended(1.0), 2: {1: End(3, {"eval_loss": 2.0})}}
     clone = {"parent": 1, "warmup": 15, "start_step": 12}
-    assert stopped(RFSuccessiveHalving(), [made(1), made(2, carry_on=True, **clone)], ends) == {2}
+    assert stopped(RFSuccessiveHalving(), [made(1), made(2, continue_schedule=True, **clone)], ends) == {2}
     assert not stopped(RFSuccessiveHalving(), [made(1), made(2, **clone)], ends)
 
 
@@ -465,10 +465,10 @@ def test_a_rule_is_switched_and_changed():
         ),
         ({"min_chunks": 0}, "rule halving: min_chunks must be a whole number, 1 or more, not 0"),
     ]:
-        with pytest.raises(Fault) as fault:
+        with pytest.raises(UserError) as fault:
             rules.switched(on, changes, {})
         assert str(fault.value) == line
-    with pytest.raises(Fault, match="did you mean 'halving'"):
+    with pytest.raises(UserError, match="did you mean 'halving'"):
         rules.kind("halfing")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftui.automl.suggest import suggestion
-from rftui.automl.validate import clone_faults
+from rftui.config.validate import clone_faults
 from rftui.messages import Field
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
 

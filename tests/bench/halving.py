@@ -80,7 +80,7 @@ class Outcome:
 
 def outcome(home: Path, name: str) -> Outcome:
     from rftui.paths import ExperimentDir
-    from rftui.scheduler.store import Store
+    from rftui.store import Store
 
     with closing(Store.read(ExperimentDir(home / name).db)) as store:
         runs, turns = store.runs(), store.turns()

@@ -22,7 +22,7 @@ def train(count: int) -> None:
 
     from rftui import messages, paths
     from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
-    from rftui.automl.spec import Spec
+    from rftui.config.spec import Spec
     from rftui.runs import Run
     from rftui.training import process_state
     from rftui.training.base_models import BaseModels
@@ -68,22 +68,22 @@ def train(count: int) -> None:
             ),
             trainer_type="SFT",
         )
-        leaves = group.leaves()[:count]
-        Spec(leaves, num_chunks=4).save(experiment.spec(1))
+        run_configs = group.run_configs()[:count]
+        Spec(run_configs, num_chunks=4).save(experiment.spec(1))
         device = torch.device("cpu")
         before = psutil.Process().memory_info().rss
         reports: queue.Queue = queue.Queue()
         turnstile = Turnstile(process_state.capture, process_state.restore)
         builder = TrainerBuilder(experiment, BaseModels(device), device)
         for number in range(count):
-            run = Run(number + 1, str(number), leaf=number, config=leaves[number].config)
+            run = Run(number + 1, str(number), config_index=number, config=run_configs[number].config)
             directory = experiment.run(run.id)
             directory.path.mkdir(parents=True)
             thread = RunThread(
                 run, turnstile, reports.put, lambda run=run: builder.build(run), directory, None, device
             )
             thread.start()
-            turnstile.train(thread.seat)
+            turnstile.train(thread.slot)
             while not isinstance(message := reports.get(timeout=300), messages.TurnEnded):
                 assert not isinstance(message, messages.Failed), message.traceback
         print(json.dumps((psutil.Process().memory_info().rss - before) / 1e6))

@@ -8,7 +8,7 @@ import pytest
 
 from rftui.cli import main
 from rftui.paths import create
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 
 @pytest.fixture(autouse=True)

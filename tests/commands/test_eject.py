@@ -5,10 +5,10 @@ from datasets import Dataset, disable_progress_bars
 
 from rftui.automl import RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
-from rftui.automl.spec import Spec
-from rftui.paths import CHECKPOINT_MARKER
+from rftui.checkpoints import CHECKPOINT_MARKER
+from rftui.config.spec import Spec
 from rftui.runs import Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 
 def commit(folder):
@@ -27,8 +27,8 @@ def trained(make):
         Run(0, "e", state="deleted"),
     ]
     experiment = make(*runs)
-    leaves = expand(RFModelConfig("model", training_args=RFSFTConfig(per_device_train_batch_size=2)))
-    Spec(leaves).save(experiment.spec(1))
+    run_configs = expand(RFModelConfig("model", training_args=RFSFTConfig(per_device_train_batch_size=2)))
+    Spec(run_configs).save(experiment.spec(1))
     disable_progress_bars()  # they would count as what the command says
     Dataset.from_list([{"text": str(number)} for number in range(8)]).save_to_disk(str(experiment.data(1) / "train"))
     commit(experiment.run(1).final)

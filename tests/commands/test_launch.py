@@ -19,7 +19,7 @@ RENDEZVOUS = """
 import json, os, pathlib
 from rftui.paths import create
 from rftui.runs import Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 def experiment(state):
     made = create(pathlib.Path(os.environ["RFTUI_HOME"]), "exp")

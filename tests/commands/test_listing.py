@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from rftui.runs import HIDDEN, Run
-from rftui.scheduler.store import Store
+from rftui.redaction import HIDDEN
+from rftui.runs import Run
+from rftui.store import Store
 
 FIELDS = (
     "id name state chunk chunks step total_steps epoch device parent knobs metrics error checkpoint final"

@@ -8,10 +8,10 @@ import types
 import pytest
 
 from rftui import launching
-from rftui.link import Server
+from rftui.link_server import Server
 from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot, Update
 from rftui.runs import Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 
 class Scheduler:
@@ -114,8 +114,8 @@ def test_several_values_and_the_other_ways_to_clone_reach_the_scheduler(told, sc
     swept, earlier, kept = scheduler
     assert (swept.changes, swept.sweep) == ({"peft_config.r": 4}, {"training_args.learning_rate": [1e-4, 2e-4]})
     assert swept.stop_parent and not earlier.stop_parent
-    assert (earlier.warm, earlier.from_step, earlier.carry_on) == (True, 40, False)
-    assert (kept.warm, kept.from_step, kept.carry_on) == (True, None, True)
+    assert (earlier.warm, earlier.from_step, earlier.continue_schedule) == (True, 40, False)
+    assert (kept.warm, kept.from_step, kept.continue_schedule) == (True, None, True)
     assert told(*clone[:2], "best:2", "--set", "lr=1")[2] == "rftui: there is no best run yet: none has a loss\n"
 
 

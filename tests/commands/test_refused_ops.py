@@ -4,7 +4,7 @@ import pytest
 
 import rftui
 from rftui import launching
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.runs import QUEUED, RUNNING, STOPPED, STOPPING, WAITING
 from tests.ops_table import REFUSED, STATES, TABLE, refusal, run_in
 
@@ -27,7 +27,7 @@ def test_a_refusal_is_told_in_the_same_words_from_the_shell_and_from_python(told
     reason = TABLE[op][LEFT.get(state, state)]
     line = refusal(run, op, reason)
     assert told(op, "exp", str(run.id), *(["--yes"] if op == "delete" else [])) == (1, "", f"rftui: {line}\n")
-    with rftui.connect("exp") as experiment, pytest.raises(Fault) as fault:
+    with rftui.connect("exp") as experiment, pytest.raises(UserError) as fault:
         getattr(experiment, op)(run.id)
     assert fault.value.lines == (line,)
 

@@ -9,7 +9,7 @@ from rftui import launching
 from rftui.automl import RFEarlyStopping, rules
 from rftui.messages import Reply
 from rftui.runs import Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from tests.e2e.program import LONG
 from tests.e2e.terminal import Terminal
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from tests.e2e.program import LONG, TINYCHAT
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 pytestmark = pytest.mark.slow
 

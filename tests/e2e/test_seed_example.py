@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from tests.e2e.program import ROOT
 
 pytestmark = pytest.mark.slow

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import psutil
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.launching import attach
 from rftui.link import LinkLost
 from rftui.messages import Command, Reply, Snapshot
 from rftui.paths import ExperimentDir
 from rftui.runs import Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from tests.e2e.program import TINYCHAT, Program
 
 SCRIPT = """
@@ -179,7 +179,7 @@ class Home(Program):
         try:
             with closing(Store.read(self.experiment.db)) as store:
                 return store.runs()
-        except (Fault, sqlite3.OperationalError) as error:
+        except (UserError, sqlite3.OperationalError) as error:
             if "no such table" in str(error):  # it is being made
                 return []
             raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 FACTS = (
     "step",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rftui.runs import DONE, Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from tests.faults.campaign import campaign
 from tests.faults.outcome import differences, read
 from tests.faults.plan import KILLS_AT_ONCE, VICTIMS, plan

@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 from rftui import cli
+from rftui.checkpoints import newest_checkpoint
 from rftui.link import LinkLost, Viewer
 from rftui.messages import Command
-from rftui.paths import ExperimentDir, newest_checkpoint
-from rftui.scheduler.store import Store
+from rftui.paths import ExperimentDir
+from rftui.store import Store
 
 HERE = Path(__file__).parent
 TIMES = ("runtime", "samples_per_second", "steps_per_second", "step_time", "epoch", "total_flos", "step")

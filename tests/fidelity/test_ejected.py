@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftui import messages
 from rftui.automl import RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
-from rftui.automl.spec import plain
-from rftui.paths import checkpoint_marker, link_checkpoint
-from rftui.scheduler.store import Store
+from rftui.checkpoints import checkpoint_marker, link_checkpoint
+from rftui.config.spec import plain
+from rftui.store import Store
 from tests.fidelity.cases import short, vowels
 from tests.fidelity.compare import Ejected
 from tests.training.engine import TINY, Engine, of
@@ -42,7 +42,7 @@ class Trained:
     def _keep(self, run, seen):
         run.total_steps = of(seen, messages.Begun)[0].total_steps
         run.final = next((message.final for message in of(seen, messages.Finished)), None)
-        run.config = plain(self._engine.leaves[run.leaf])
+        run.config = plain(self._engine.run_configs[run.config_index])
         self._store.add_run(run)
         self._store.commit()
         self.runs[run.id] = run
@@ -58,14 +58,16 @@ class Trained:
         self._engine.until(number, messages.Halted)
         self._keep(run, seen)
 
-    def clone(self, number, parent, carry_on=False, **changes):
+    def clone(self, number, parent, continue_schedule=False, **changes):
         """Train a warm clone of a stopped run to its end."""
         start = self._engine.experiment.run(number).start
         [checkpoint] = self._engine.experiment.run(parent).checkpoints.iterdir()
         link_checkpoint(checkpoint, start)
         marker = checkpoint_marker(start)
         fields = {"parent": parent, "warm": True, "start_step": marker["step"], "start_row": marker["row"]}
-        run = self._engine.start(number, leaf=parent - 1, changes=changes, carry_on=carry_on, **fields)
+        run = self._engine.start(
+            number, config_index=parent - 1, changes=changes, continue_schedule=continue_schedule, **fields
+        )
         self._keep(run, self._engine.train(number))
 
 
@@ -89,7 +91,7 @@ def test_the_scripts_of_stopped_runs_and_of_their_clones_give_the_same_bytes(tmp
             trained.stopped(number)
         trained.clone(4, 1, **{"peft_config.r": 8, "training_args.learning_rate": 1e-3})
         trained.clone(5, 3)
-        trained.clone(6, 1, carry_on=True, **{"training_args.learning_rate": 1e-3})
+        trained.clone(6, 1, continue_schedule=True, **{"training_args.learning_rate": 1e-3})
     finally:
         torch.set_num_threads(before)
     clones = [trained.runs[number] for number in (4, 5, 6)]

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from rftui.checkpoints import checkpoint_marker
 from rftui.link import LinkLost
 from rftui.messages import Command, Reply
-from rftui.paths import checkpoint_marker
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from tests.fidelity.cases import DPO, GRPO, LORA, SEED, SFT
 from tests.fidelity.compare import Ejected, Rftui, curves, differences, plain
 

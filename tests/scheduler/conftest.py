@@ -12,7 +12,7 @@ from rftui.messages import Command, Reply, Snapshot, Update
 from rftui.paths import create
 from rftui.runs import Run
 from rftui.scheduler import loop
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 
 class NoTracking:
@@ -120,7 +120,7 @@ def experiment(tmp_path):
     store = Store.create(experiment.db)
     store.add_fit(num_chunks=3, chunk_size=None, seed=1, rows=60, eval_rows=0)
     for number in range(1, 4):
-        run = Run(0, f"r{number}", leaf=number - 1, config={"training_args": {"learning_rate": 1e-4}})
+        run = Run(0, f"r{number}", config_index=number - 1, config={"training_args": {"learning_rate": 1e-4}})
         store.add_run(run)
     store.close()
     return experiment

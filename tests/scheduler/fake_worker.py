@@ -8,8 +8,9 @@ from collections import defaultdict
 from itertools import count
 
 from rftui import messages
+from rftui.checkpoints import CHECKPOINT_MARKER, link_checkpoint, newest_checkpoint
 from rftui.link import LinkLost, WorkerLink
-from rftui.paths import CHECKPOINT_MARKER, RunDir, link_checkpoint, newest_checkpoint
+from rftui.paths import RunDir
 from rftui.scheduler.workers import slots
 
 
@@ -141,7 +142,7 @@ class FakeWorker(threading.Thread):
             case messages.Halt(run, save):
                 if run in self.steps:
                     self.free(run, save)
-            case messages.Pin(run, clones):
+            case messages.SnapshotWeights(run, clones):
                 checkpoint = self.save(run) if run in self.steps else newest_checkpoint(self.folder(run).checkpoints)
                 if checkpoint:
                     self.pin(run, clones, checkpoint)
@@ -219,7 +220,7 @@ class FakeWorker(threading.Thread):
     def pin(self, run, clones, checkpoint):
         for clone in clones:
             link_checkpoint(checkpoint, self.folder(clone).start)
-        self.link.report(messages.Pinned(run, clones))
+        self.link.report(messages.WeightsReady(run, clones))
 
 
 def write_checkpoint(checkpoints, step, per=2):

@@ -11,9 +11,10 @@ from test_races import Rig
 
 from rftui import messages
 from rftui.automl import rules
-from rftui.paths import ExperimentDir, checkpoint_marker, create, link_checkpoint, newest_checkpoint
+from rftui.checkpoints import checkpoint_marker, link_checkpoint, newest_checkpoint
+from rftui.paths import ExperimentDir, create
 from rftui.runs import QUEUED, RUNNING, WAITING, Run
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 RATE = "training_args.learning_rate"
 CHUNKS, PER = 3, 2
@@ -25,7 +26,7 @@ def experiment(folder, runs):
     store = Store.create(made.db)
     store.add_fit(num_chunks=CHUNKS, chunk_size=None, seed=1, rows=60, eval_rows=0)
     for number in range(runs):
-        store.add_run(Run(0, f"r{number}", leaf=number, config={"training_args": {"learning_rate": 1e-4}}))
+        store.add_run(Run(0, f"r{number}", config_index=number, config={"training_args": {"learning_rate": 1e-4}}))
     store.close()
     return made
 
@@ -64,7 +65,7 @@ class Simulated:
 
     @property
     def runs(self):
-        return self.rig.board.runs
+        return self.rig.registry.runs
 
     def ready(self):
         self.rig.ready()
@@ -72,18 +73,18 @@ class Simulated:
         return self
 
     def curves(self):
-        return self.rig.board.store.curves()
+        return self.rig.registry.store.curves()
 
     def kill(self):
         """The scheduler is gone, and with it what it had not committed."""
         self.rig.closed = True
-        self.rig.board.store._db.rollback()
-        self.rig.board.store.close()
+        self.rig.registry.store._db.rollback()
+        self.rig.registry.store.close()
         self.rig.scheduler.server.close()
 
     def in_force(self, fit, but=0):
         """Turns started by each run that may have a turn."""
-        pinning = self.rig.turns.pins.waiting
+        pinning = self.rig.turns.snapshots.waiting
         states = (QUEUED, RUNNING, WAITING)
         return {
             run.id: run.turns
@@ -135,8 +136,8 @@ class Simulated:
 
     def _say(self, name, *reports):
         self.rig.says(*reports, worker=name)
-        if self.rig.board.due() == 0.0:  # as the loop does
-            self.rig.board.flush()
+        if self.rig.registry.due() == 0.0:  # as the loop does
+            self.rig.registry.flush()
 
     # ------------------------------------------------------------ the workers
 
@@ -158,14 +159,14 @@ class Simulated:
                     path = self._save(worker, run, step) if save and step else None
                     worker.training = None if worker.training == run else worker.training
                     worker.outbox.append(messages.Halted(run, step, path))
-            case messages.Pin(run, clones):
+            case messages.SnapshotWeights(run, clones):
                 folder = self.directory.run(run).checkpoints
                 if run in worker.steps:
                     self._save(worker, run, worker.steps[run])
                 if newest := newest_checkpoint(folder):
                     for clone in clones:
                         link_checkpoint(newest, self.directory.run(clone).start)
-                    worker.outbox.append(messages.Pinned(run, clones))
+                    worker.outbox.append(messages.WeightsReady(run, clones))
 
     def _begun(self, worker, run, step):
         worker.outbox.append(messages.Begun(run, step, CHUNKS * PER, step // PER, CHUNKS, step / PER))

@@ -3,7 +3,7 @@
 import pytest
 
 from rftui import messages
-from rftui.paths import checkpoint_marker
+from rftui.checkpoints import checkpoint_marker
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
 from rftui.scheduler import cloning, loop
 
@@ -53,7 +53,9 @@ def test_a_warm_sweep_starts_all_its_clones_from_one_step(begun, world, experime
     world.came("cpu")
     hold.go.set()
     finished(seen)
-    assert [task for task in world.asked if isinstance(task, messages.Pin)] == [messages.Pin(1, answer.runs)]
+    assert [task for task in world.asked if isinstance(task, messages.SnapshotWeights)] == [
+        messages.SnapshotWeights(1, answer.runs)
+    ]
     assert {seen.runs[number].start_step for number in answer.runs} == {3}
 
 
@@ -71,7 +73,7 @@ def test_a_clone_from_an_earlier_checkpoint_while_its_parent_trains(begun, world
     answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, from_step=2)
     assert answer.ok and "cloned warm from step 2 of run 1" in answer.text
     assert (seen.runs[4].start_step, seen.runs[4].start_row) == (2, 20)
-    assert not [task for task in world.asked if isinstance(task, messages.Pin)]
+    assert not [task for task in world.asked if isinstance(task, messages.SnapshotWeights)]
     missing = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, from_step=1)
     assert not missing.ok and "no checkpoint of step 1" in missing.text and "2" in missing.text
     cold = seen.ask("clone", 1, {RATE: 1e-5}, from_step=2)
@@ -96,9 +98,9 @@ def test_the_parent_stops_with_the_command_that_clones_it_and_not_where_that_is_
 
 def test_a_continued_schedule_is_kept_with_the_clone_and_refused_where_it_cannot_be(begun):
     seen, hold = begun
-    answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, carry_on=True)
-    assert answer.ok and seen.runs[4].carry_on
-    cold = seen.ask("clone", 1, {RATE: 1e-5}, carry_on=True)
+    answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, continue_schedule=True)
+    assert answer.ok and seen.runs[4].continue_schedule
+    cold = seen.ask("clone", 1, {RATE: 1e-5}, continue_schedule=True)
     assert not cold.ok and "warm" in cold.text
     hold.go.set()
     finished(seen)

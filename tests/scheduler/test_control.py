@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from rftui import messages
-from rftui.paths import checkpoint_marker
+from rftui.checkpoints import checkpoint_marker
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
-from rftui.scheduler import pins
+from rftui.scheduler import weight_snapshots
 
 RATE = "training_args.learning_rate"
 
@@ -117,7 +117,7 @@ def test_a_cold_clone_starts_from_the_beginning_with_what_was_changed(begun, wor
     answer = seen.ask("clone", 1, {RATE: 3e-4})
     assert answer.ok and answer.run == 4 and "cloned cold from run 1" in answer.text
     clone = seen.runs[4]
-    assert (clone.leaf, clone.parent, clone.warm, clone.state, clone.turns) == (0, 1, False, QUEUED, 0)
+    assert (clone.config_index, clone.parent, clone.warm, clone.state, clone.turns) == (0, 1, False, QUEUED, 0)
     assert clone.changes == clone.knobs == {RATE: 3e-4} and clone.config["training_args"] == {"learning_rate": 3e-4}
     assert seen.runs[1].config["training_args"] == {"learning_rate": 1e-4}
     second = seen.ask("clone", 4, {RATE: 3e-5}, name="r1")
@@ -180,7 +180,7 @@ def test_a_clone_whose_weights_cannot_be_linked_fails_alone(begun, world, monkey
     world.came("cpu")
     hold.go.set()
     seen.state(1, STOPPED)
-    monkeypatch.setattr(pins, "link_checkpoint", refuse)
+    monkeypatch.setattr(weight_snapshots, "link_checkpoint", refuse)
     answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True)
     assert not answer.ok and "No space left on device" in answer.text
     assert seen.state(4, FAILED)
@@ -200,7 +200,7 @@ def test_a_pin_that_comes_too_late_fails_the_clone_and_not_the_scheduler(begun, 
     """The parent fails in the very step after which it was to be pinned."""
     seen, hold = begun
     world.failures[1, 2] = "out of memory"
-    world.ignored = (messages.Pin,)
+    world.ignored = (messages.SnapshotWeights,)
     assert seen.ask("clone", 1, {RATE: 1e-5}, warm=True).ok
     world.came("cpu")
     hold.go.set()

@@ -7,7 +7,7 @@ from rftui import messages
 from rftui.paths import create
 from rftui.runs import DELETED, OPS, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, why_not
 from rftui.scheduler import loop
-from rftui.scheduler.store import Store
+from rftui.store import Store
 from tests.ops_table import ACCEPTED, GONE, REFUSED, STATES, TABLE, refusal, run_in
 
 WHO = ("key", "cli", "python", "rule halving")
@@ -39,7 +39,7 @@ def rig(tmp_path, monkeypatch):
         store.close()
         rig = Rig(experiment)
         rigs.append(rig)
-        run = rig.board.runs[1]
+        run = rig.registry.runs[1]
         rig.ready()
         run.before = run_in(state).before  # by this scheduler, not by an earlier one
         if state in (QUEUED, RUNNING, WAITING, STOPPING):
@@ -72,11 +72,11 @@ def test_the_table_is_whole():
 @pytest.mark.parametrize(("op", "state"), REFUSED)
 def test_a_refusal_is_told_in_the_same_words_to_everybody_and_changes_nothing(rig, op, state):
     made = rig(state)
-    run, tasks = made.board.runs[1], list(made.tasks)
+    run, tasks = made.registry.runs[1], list(made.tasks)
     before = vars(run).copy()
     said = {made.ask(op, 1, {RATE: 1.0} if op == "clone" else None, by=who).text for who in WHO}
     assert said == {refusal(run, op, TABLE[op][state])} == {refusal(run, op, why_not(run, op))}
-    assert vars(run) == before and made.tasks == tasks and len(made.board.runs) == 1
+    assert vars(run) == before and made.tasks == tasks and len(made.registry.runs) == 1
 
 
 @pytest.mark.parametrize(("op", "state"), ACCEPTED)
@@ -86,17 +86,17 @@ def test_an_accepted_op_does_the_same_whoever_asks(rig, op, state, who):
     made.turns.open = False  # so that what it does first is seen
     answer = made.ask(op, 1, {RATE: 1.0} if op == "clone" else None, by=who)
     assert answer.ok, answer.text
-    assert made.board.runs[1].state == AFTER[op].get(state, state)
-    assert len(made.board.runs) == (2 if op == "clone" else 1)
+    assert made.registry.runs[1].state == AFTER[op].get(state, state)
+    assert len(made.registry.runs) == (2 if op == "clone" else 1)
     shown = {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(who, f"by {who}")
-    assert shown in made.board.store.events()[-1].text
-    assert made.board.store.accepted("unknown") is None
+    assert shown in made.registry.store.events()[-1].text
+    assert made.registry.store.accepted("unknown") is None
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_command_that_comes_twice_is_done_once_and_answered_twice(rig, op):
     made = rig(next(state for asked, state in ACCEPTED if asked == op))
     first = made.ask(op, 1, {RATE: 1.0} if op == "clone" else None, id="same")
-    tasks, runs = list(made.tasks), len(made.board.runs)
+    tasks, runs = list(made.tasks), len(made.registry.runs)
     again = made.ask(op, 1, {RATE: 1.0} if op == "clone" else None, id="same")
-    assert again == first and made.tasks == tasks and len(made.board.runs) == runs
+    assert again == first and made.tasks == tasks and len(made.registry.runs) == runs

@@ -7,10 +7,10 @@ import pytest
 from fake_worker import FakeWorkers
 
 from rftui import messages
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.runs import DONE
 from rftui.scheduler import loop
-from rftui.scheduler.store import Store, Unwritten
+from rftui.store import Store, Unwritten
 
 
 class Disk:
@@ -53,7 +53,7 @@ def test_it_ends_resumably_and_says_what_is_wrong(full, play, kept, world):
     hold.go.set()
     seen.until(lambda: seen.told("database or disk is full"))
     fault = scheduler.end()
-    assert isinstance(fault, Fault) and fault.code == 130 and len(fault.lines) == 1
+    assert isinstance(fault, UserError) and fault.code == 130 and len(fault.lines) == 1
     assert "database or disk is full" in str(fault) and "MB free" in str(fault)
     assert str(fault).endswith("mend that, and `rftui open exp` goes on from the last checkpoints")
     assert messages.Quit(save=True) in world.asked, "the workers write their last checkpoints"
@@ -85,7 +85,7 @@ def test_a_database_that_was_full_before_the_start_is_told_and_nothing_is_traine
 
     monkeypatch.setattr(Store, "commit", refuse)
     fault = play().end()
-    assert isinstance(fault, Fault) and "readonly" in str(fault) and world.trained == []
+    assert isinstance(fault, UserError) and "readonly" in str(fault) and world.trained == []
 
 
 def test_a_link_that_cannot_be_written_is_told_in_one_line(play, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_link_that_cannot_be_written_is_told_in_one_line(play, monkeypatch):
 
     monkeypatch.setattr(loop, "Server", full)
     fault = play().end()
-    assert isinstance(fault, Fault) and fault.code == 1
+    assert isinstance(fault, UserError) and fault.code == 1
     assert str(fault).startswith("cannot write to ") and str(fault).endswith("/exp: No space left on device")
 
 
@@ -105,12 +105,12 @@ def test_a_worker_that_cannot_be_started_again_ends_it_resumably(play, kept, wor
 
     def refuse(self, name):
         if world.started:
-            raise Fault("worker cpu cannot be started: [Errno 11] Resource temporarily unavailable", code=130)
+            raise UserError("worker cpu cannot be started: [Errno 11] Resource temporarily unavailable", code=130)
         return start(self, name)
 
     monkeypatch.setattr(FakeWorkers, "start", refuse)
     fault = play().end()
-    assert isinstance(fault, Fault) and fault.code == 130
+    assert isinstance(fault, UserError) and fault.code == 130
     assert kept().meta("state") == "interrupted" and kept().run(1).step == 2
 
 
@@ -144,7 +144,7 @@ def test_signals_while_it_gives_up(experiment, world, disk):
     loop.Scheduler = Scheduler
     try:
         threading.Thread(target=send).start()
-        with pytest.raises(Fault, match="full; mend that"):
+        with pytest.raises(UserError, match="full; mend that"):
             loop.run(experiment, 1, devices="cpu")
     finally:
         loop.Scheduler = real

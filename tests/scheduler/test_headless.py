@@ -8,10 +8,10 @@ import pytest
 from rftui.messages import ExperimentInfo
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, WAITING, Run
 from rftui.scheduler.headless import Printer
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 
-class Board:
+class Registry:
     def __init__(self, store, *runs):
         self.store, self.runs = store, {run.id: run for run in runs}
         self.info = ExperimentInfo("exp", "/there/exp", state="running")
@@ -26,14 +26,14 @@ def store(tmp_path):
 
 def test_a_progress_line_tells_how_far_it_is(store, capsys):
     run = dict(chunks=8, total_steps=100)
-    board = Board(
+    registry = Registry(
         store,
         Run(1, "a", state=RUNNING, chunk=3, step=40, **run),
         Run(2, "b", state=WAITING, chunk=2, step=34, **run),
         Run(3, "c", state=QUEUED),
     )
-    board.info.eta, board.info.steps_per_second = 190, 4.06
-    printer = Printer(board)
+    registry.info.eta, registry.info.steps_per_second = 190, 4.06
+    printer = Printer(registry)
     printer.print()
     line = capsys.readouterr().out.rstrip()
     assert line[8:].split() == "– chunk 0/8 1 running, 2 waiting 4.1 steps/s ETA 3m10s".split()
@@ -43,8 +43,8 @@ def test_a_progress_line_tells_how_far_it_is(store, capsys):
 
 def test_events_are_told_once_and_the_ends_of_chunks_not_at_all(store, capsys):
     store.log("before this scheduler")
-    printer = Printer(Board(store))
-    printer._board.info.state = "loading"
+    printer = Printer(Registry(store))
+    printer._registry.info.state = "loading"
     store.log("run 1 chunk 2/8 done", run=1)
     store.log("run 1 is done", run=1)
     store.log("worker cpu died", level="error")
@@ -55,7 +55,7 @@ def test_events_are_told_once_and_the_ends_of_chunks_not_at_all(store, capsys):
 
 def test_the_table_at_the_end(store, capsys):
     done = Run(1, "long-name", state=DONE, chunk=2, chunks=2, step=9, metrics={"loss": 0.5, "eval_loss": float("nan")})
-    Printer(Board(store, done, Run(2, "b", state=FAILED, error="out of memory"))).summary()
+    Printer(Registry(store, done, Run(2, "b", state=FAILED, error="out of memory"))).summary()
     out = capsys.readouterr().out.splitlines()
     assert out[1].split() == ["1", "long-name", "done", "2/2", "9", "0.5000", "nan"]
     assert out[2].endswith("out of memory") and out[3] == "running: /there/exp"

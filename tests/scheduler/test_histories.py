@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from simulated import RATE, Simulated, copied, experiment
 from test_races import Quiet, Silent
 
-from rftui.paths import checkpoint_marker, newest_checkpoint
+from rftui.checkpoints import checkpoint_marker, newest_checkpoint
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
 from rftui.scheduler import loop
-from rftui.scheduler.store import Store
+from rftui.store import Store
 
 EXPECTED_FAILURES = ("its worker died twice", "weights to start from")
 
@@ -104,7 +104,7 @@ def test_what_a_killed_scheduler_left_is_taken_up_the_same_way_each_time(runs, d
                 simulated = Simulated(simulated.directory, devices, fit=None)
                 taken_up(left, answered, asked, simulated)
                 if number % 2:  # else it is killed before it has kept what it took up
-                    simulated.rig.board.flush()
+                    simulated.rig.registry.flush()
                 once = copy.deepcopy(simulated.runs), simulated.curves()
                 simulated.kill()
                 simulated = Simulated(simulated.directory, devices, fit=None)

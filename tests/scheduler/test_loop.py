@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rftui import messages
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, WAITING
 from rftui.scheduler import loop, turns
 
@@ -83,7 +83,7 @@ def test_faults_found_by_the_check_end_it_before_anything_trains(play, kept, wor
     world.check_faults = [(2, "target_modules are not in the model"), (None, "no rows")]
     world.check_notices = [(1, "warmup_ratio became warmup_steps")]
     fault = play().end()
-    assert isinstance(fault, Fault) and fault.code == 2
+    assert isinstance(fault, UserError) and fault.code == 2
     assert fault.lines == ("run 2 r2: target_modules are not in the model", "no rows")
     assert world.trained == [] and {run.state for run in kept().runs()} == {QUEUED}
     told = [(event.text, event.level) for event in kept().events()]
@@ -139,7 +139,7 @@ def test_two_deaths_with_a_checkpoint_between_are_forgiven(play, kept, world):
 def test_a_worker_that_cannot_start_is_tried_twice(play, kept, world, kind):
     setattr(world, kind, 2)
     outcome = play().end()
-    assert isinstance(outcome, Fault) and outcome.code == 1 and len(outcome.lines) == 1
+    assert isinstance(outcome, UserError) and outcome.code == 1 and len(outcome.lines) == 1
     assert "cpu could not start: RuntimeError: boom" in str(outcome)
     assert kept().meta("state") == "interrupted" and world.trained == []
     setattr(world, kind, 1)
@@ -150,7 +150,7 @@ def test_a_second_scheduler_is_refused(play, experiment, world):
     hold = world.hold(1, 1)
     play()
     hold.wait()
-    with pytest.raises(Fault, match="already running") as fault:
+    with pytest.raises(UserError, match="already running") as fault:
         loop.run(experiment, 1)
     assert fault.value.code == 1
 

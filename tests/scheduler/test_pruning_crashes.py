@@ -51,7 +51,7 @@ def until_run_4_has_ended_its_first_chunk(simulated):
 
 
 def decided(simulated):
-    return simulated.rig.board.store.decisions("halving")
+    return simulated.rig.registry.store.decisions("halving")
 
 
 HALVED = {(1, 1): "keep", (2, 1): "keep", (3, 1): "stop", (4, 1): "stop"}
@@ -70,14 +70,14 @@ def test_a_scheduler_that_dies_once_a_stop_is_decided_leaves_the_run_stopped(sim
     second.rest()
     assert {key: outcome for key, outcome in decided(second).items() if key[1] == 1} == HALVED
     assert [second.runs[n].state for n in (1, 2, 3, 4)] == [DONE, STOPPED, STOPPED, STOPPED]
-    stops = [command["run"] for command, _, _ in journal(second.rig.board.store)]
+    stops = [command["run"] for command, _, _ in journal(second.rig.registry.store)]
     assert stops == [3, 4, 2], "each was pressed once"
 
 
 def test_a_scheduler_that_dies_before_it_kept_a_decision_decides_the_same_again(simulated):
     first = simulated()
     until_run_4_has_ended_its_first_chunk(first)
-    first.rig.board.due = lambda: None
+    first.rig.registry.due = lambda: None
     first.hear("cpu")
     assert first.runs[4].state == STOPPING
     first.kill()
@@ -103,7 +103,7 @@ def test_a_run_that_goes_back_past_a_rung_is_not_judged_there_again(simulated):
     until_run_4_has_ended_its_first_chunk(made)
     made.hear("cpu")
     made.die("cpu")  # run 2 was never saved: it trains its first chunk again
-    assert made.runs[2].step == 0 and 2 not in made.rig.board.store.chunk_ends()
+    assert made.runs[2].step == 0 and 2 not in made.rig.registry.store.chunk_ends()
     made.losses[2] = 99.0
     made.rest()
     assert decided(made)[2, 1] == "keep" and decided(made)[2, 2] == "stop"
@@ -141,7 +141,7 @@ def test_whatever_happens_a_rule_stops_a_run_once_and_never_one_that_came_back(r
                 simulated = Simulated(directory, devices, fit=None)
             simulated.losses = {run: float(run) for run in range(1, 100)}
             simulated.ready().rest()
-            stops = [c for c, ok, _ in journal(simulated.rig.board.store) if c["by"].startswith("rule") and ok]
+            stops = [c for c, ok, _ in journal(simulated.rig.registry.store) if c["by"].startswith("rule") and ok]
             stopped = [command["run"] for command in stops]
             assert len(stopped) == len(set(stopped))
             for run in simulated.runs.values():

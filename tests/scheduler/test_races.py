@@ -9,13 +9,13 @@ import pytest
 from fake_worker import write_checkpoint, write_final
 
 from rftui import messages
-from rftui.faults import Fault
-from rftui.messages import Begun, Command, Field, Halt, Halted, Pin, Pinned, Quit, Turn
+from rftui.errors import UserError
+from rftui.messages import Begun, Command, Field, Halt, Halted, Quit, SnapshotWeights, Turn, WeightsReady
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
 from rftui.scheduler import loop
 from rftui.scheduler.headless import Printer
-from rftui.scheduler.store import Store, Unwritten
 from rftui.scheduler.workers import slots
+from rftui.store import Store, Unwritten
 
 RATE = "training_args.learning_rate"
 
@@ -53,7 +53,7 @@ class Rig:
 
     def __init__(self, experiment, fit=1, devices="cpu"):
         self.scheduler = loop.Scheduler(experiment, fit, None, devices, False)
-        self.board, self.turns = self.scheduler.board, self.scheduler.turns
+        self.registry, self.turns = self.scheduler.registry, self.scheduler.turns
         self.experiment, self.tasks, self.replies = experiment, [], []
         self.scheduler.server.task = lambda worker, task: self.tasks.append(task)
         self.scheduler.server.send = lambda viewer, reply: self.replies.append(reply)
@@ -91,21 +91,21 @@ class Rig:
         return self.scheduler._close()
 
     def run(self, number):
-        return self.board.runs[number]
+        return self.registry.runs[number]
 
     def state(self, number):
         return self.run(number).state
 
     def told(self):
         """The texts of the event log."""
-        return [event.text for event in self.board.store.events()]
+        return [event.text for event in self.registry.store.events()]
 
     def sent(self, kind):
         return [task for task in self.tasks if isinstance(task, kind)]
 
     def holds_turn(self):
         """The run that has the device, as the viewers see it."""
-        return self.board.devices[self.workers[0]].run
+        return self.registry.devices[self.workers[0]].run
 
     def commit(self, run, step):
         """A checkpoint lies on disk."""
@@ -238,7 +238,7 @@ def moving(rig):
 def test_a_run_that_is_stopped_while_it_moves_stops(moving):
     assert moving.ask("stop", 3).ok
     moving.halts(3, 2)
-    assert moving.state(3) == STOPPED and moving.board.devices["cpu1"].run is None
+    assert moving.state(3) == STOPPED and moving.registry.devices["cpu1"].run is None
 
 
 def test_a_run_that_is_deleted_while_it_moves_goes(moving):
@@ -250,7 +250,7 @@ def test_a_run_that_is_deleted_while_it_moves_goes(moving):
 def test_a_run_whose_worker_dies_while_it_moves_is_taken_by_another(moving):
     moving.commit(3, 2)
     moving.says(messages.Gone(-9))
-    assert moving.board.devices["cpu1"].run in (1, 3) and moving.run(3).error is None
+    assert moving.registry.devices["cpu1"].run in (1, 3) and moving.run(3).error is None
 
 
 # ---------------------------------------------------------------- warm clones
@@ -265,10 +265,10 @@ def clone(rigged, parent=1):
 def test_a_parent_that_is_deleted_in_the_same_instant_is_pinned_first(rigged):
     number = clone(rigged)
     rigged.ask("delete", 1)
-    assert rigged.tasks[-2:] == [Pin(1, [number]), Halt(1)]
+    assert rigged.tasks[-2:] == [SnapshotWeights(1, [number]), Halt(1)]
     write_checkpoint(rigged.experiment.run(number).path, 1).rename(rigged.experiment.run(number).start)
-    rigged.says(Pinned(1, [number]), Halted(1, 1, None))
-    assert rigged.state(1) == DELETED and rigged.run(number).start_row == 10 and not rigged.turns.pins.waiting
+    rigged.says(WeightsReady(1, [number]), Halted(1, 1, None))
+    assert rigged.state(1) == DELETED and rigged.run(number).start_row == 10 and not rigged.turns.snapshots.waiting
 
 
 def test_a_deleted_parent_is_not_cloned(rigged):
@@ -280,23 +280,23 @@ def test_a_parent_that_finishes_before_it_is_pinned_is_pinned_at_its_end(rigged)
     number = clone(rigged)
     path = rigged.commit(1, 6)
     rigged.says(messages.Finished(1, 6, "final", str(path), 1.0))
-    assert rigged.state(number) == QUEUED, "the worker still pins it"
+    assert rigged.state(number) == QUEUED, "the worker still snapshots it"
     shutil.copytree(path, rigged.experiment.run(number).start)
-    rigged.says(Pinned(1, [number]))
+    rigged.says(WeightsReady(1, [number]))
     assert (rigged.run(number).start_step, rigged.run(number).start_row) == (6, 60)
 
 
 def test_a_run_that_has_its_turn_but_no_step_yet_is_not_cloned_warm(rig):
     made = rig().ready()
     assert "clone it cold" in made.ask("clone", 1, {RATE: 1e-5}, warm=True).text
-    assert not made.sent(Pin)
+    assert not made.sent(SnapshotWeights)
 
 
 def test_a_clone_whose_pin_was_lost_with_the_worker_starts_from_the_parents_last_checkpoint(rigged):
     rigged.commit(1, 2)
     number = clone(rigged)
     rigged.says(messages.Gone(-9))
-    assert rigged.state(number) == QUEUED and rigged.run(number).start_step == 2 and not rigged.turns.pins.waiting
+    assert rigged.state(number) == QUEUED and rigged.run(number).start_step == 2 and not rigged.turns.snapshots.waiting
     assert f"run {number} starts warm from the last checkpoint of run 1, step 2" in rigged.told()
 
 
@@ -307,10 +307,10 @@ def test_a_clone_whose_pin_was_lost_before_any_checkpoint_is_pinned_when_the_par
     rigged.says(messages.Ready(7))
     assert rigged.state(number) == STOPPED and rigged.run(1).step == 0
     assert rigged.ask("resume", number).ok
-    before = len(rigged.sent(Pin))
+    before = len(rigged.sent(SnapshotWeights))
     rigged.steps(1, 1)
     rigged.says(messages.Stepped(1, 2, 0, 0.1))
-    assert rigged.sent(Pin)[before:] == [Pin(1, [number])], "and only once"
+    assert rigged.sent(SnapshotWeights)[before:] == [SnapshotWeights(1, [number])], "and only once"
     assert number not in [task.run.id for task in rigged.sent(Turn)], "the clone still waits"
 
 
@@ -332,7 +332,7 @@ def test_a_clone_whose_parent_was_asked_to_end_as_its_worker_died_before_it_coul
         rigged.says(messages.Finished(other, 6, "final", None, 1.0))
     assert rigged.holds_turn() == 1 and rigged.ask(op, 1).ok
     rigged.says(messages.Gone(-9))
-    assert rigged.state(number) == FAILED and not rigged.turns.pins.waiting
+    assert rigged.state(number) == FAILED and not rigged.turns.snapshots.waiting
 
 
 def test_a_clone_of_a_run_that_kills_its_worker_again_and_again_fails_with_it(rigged):
@@ -342,7 +342,7 @@ def test_a_clone_of_a_run_that_kills_its_worker_again_and_again_fails_with_it(ri
         rigged.says(messages.Ready(7))
         for other in (2, 3):
             rigged.says(messages.Finished(other, 6, "final", None, 1.0))
-    assert rigged.state(1) == rigged.state(number) == FAILED and not rigged.turns.pins.waiting
+    assert rigged.state(1) == rigged.state(number) == FAILED and not rigged.turns.snapshots.waiting
 
 
 def test_a_clone_that_a_worker_was_about_to_pin_when_it_died_after_the_parents_end_is_pinned(rigged):
@@ -359,7 +359,7 @@ def test_a_move_does_not_cost_a_clone_the_weights_it_waits_for(moving):
     moving.says(messages.Gone(-9))
     moving.says(messages.Ready(7))
     moving.halts(3, 0)
-    assert moving.state(number) == QUEUED and moving.turns.pins.waiting == {number: 3}
+    assert moving.state(number) == QUEUED and moving.turns.snapshots.waiting == {number: 3}
 
 
 def test_a_run_whose_worker_died_after_its_final_was_written_is_done(rigged):
@@ -372,14 +372,14 @@ def test_a_run_whose_worker_died_after_its_final_was_written_is_done(rigged):
 
 def test_a_clone_whose_weights_are_torn_fails_and_does_not_wait_for_ever(rigged):
     number = clone(rigged)
-    rigged.says(Pinned(1, [number]))
-    assert rigged.state(number) == FAILED and number not in rigged.turns.pins.waiting
+    rigged.says(WeightsReady(1, [number]))
+    assert rigged.state(number) == FAILED and number not in rigged.turns.snapshots.waiting
 
 
 def test_a_clone_that_was_deleted_before_its_pin_stays_deleted(rigged):
     number = clone(rigged)
     rigged.ask("delete", number)
-    rigged.says(Pinned(1, [number]))
+    rigged.says(WeightsReady(1, [number]))
     assert rigged.state(number) == DELETED
 
 
@@ -439,7 +439,7 @@ def test_what_would_start_a_run_is_refused_while_everything_ends(rigged, op):
     rigged.ask("halt")
     answer = rigged.ask(op, 3, {RATE: 1.0})
     assert not answer.ok and answer.ending and "just ending" in answer.text
-    assert len(rigged.board.runs) == 3 and rigged.state(3) == STOPPED
+    assert len(rigged.registry.runs) == 3 and rigged.state(3) == STOPPED
     assert rigged.ask("stop", 2).ok and rigged.state(2) == STOPPED, "what ends a run is not"
 
 
@@ -504,7 +504,7 @@ def test_where_nothing_can_be_kept_runs_that_cannot_be_saved_are_freed_without(r
     rigged.scheduler.workers.alive = lambda: next(alive)
     rigged.scheduler._give_up(Unwritten("the database cannot be written", code=1))
     assert rigged.tasks[-3:] == [Quit(save=True), Halt(1, save=False), Halt(2, save=False)]
-    with pytest.raises(Fault, match="cannot be written; mend that, and `rftui open exp` goes on"):
+    with pytest.raises(UserError, match="cannot be written; mend that, and `rftui open exp` goes on"):
         rigged.close()
 
 
@@ -529,7 +529,7 @@ def test_the_journal_is_committed_before_the_answer_leaves(rigged, experiment):
         (count,) = Store.read(experiment.db)._db.execute("SELECT count(*) FROM journal WHERE ok = 0").fetchone()
         seen.append(count)
 
-    rigged.board.flush()
+    rigged.registry.flush()
     rigged.scheduler.server.send = send
     rigged.scheduler._receive(Command("c", "stop", 99))
     assert seen == [1]

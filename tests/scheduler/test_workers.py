@@ -7,12 +7,12 @@ import subprocess
 
 import pytest
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.paths import create
 from rftui.scheduler import workers
-from rftui.scheduler.predecessors import birth
-from rftui.scheduler.store import Store
-from rftui.scheduler.workers import Slot, Workers, slots
+from rftui.scheduler.recovery import birth
+from rftui.scheduler.workers import Workers, WorkerSlot, slots
+from rftui.store import Store
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_devices_that_are_named(devices, names):
 
 @pytest.mark.parametrize("devices", ["", "gpu", "cpu:0", "cpu:-1", "0,", "cuda:0", "cpu;ls"])
 def test_devices_that_are_no_devices(devices):
-    with pytest.raises(Fault, match="say auto, cpu, cpu:N"):
+    with pytest.raises(UserError, match="say auto, cpu, cpu:N"):
         slots(devices)
 
 
@@ -45,13 +45,13 @@ def test_auto_asks_nvidia_and_is_a_cpu_without_it(monkeypatch):
     )
     done = subprocess.CompletedProcess([], 0, listed)
     monkeypatch.setattr(workers.subprocess, "run", lambda *args, **how: done)
-    assert slots("auto") == [Slot("gpu0", "0"), Slot("gpu1", "1")]
+    assert slots("auto") == [WorkerSlot("gpu0", "0"), WorkerSlot("gpu1", "1")]
 
     def missing(*args, **how):
         raise FileNotFoundError
 
     monkeypatch.setattr(workers.subprocess, "run", missing)
-    assert slots("auto") == [Slot("cpu", None)]
+    assert slots("auto") == [WorkerSlot("cpu", None)]
 
 
 class Server:
@@ -125,7 +125,9 @@ def test_no_process_is_killed_twice(started, monkeypatch):
 def test_a_process_that_cannot_be_made_is_told_in_one_line(started, monkeypatch):
     found = started("exit 0", "cpu")
     monkeypatch.setattr(workers.sys, "executable", "/nowhere/python")
-    with pytest.raises(Fault, match="worker cpu cannot be started: .* No such file or directory: '/nowhere/python'"):
+    with pytest.raises(
+        UserError, match="worker cpu cannot be started: .* No such file or directory: '/nowhere/python'"
+    ):
         found.start("cpu")
     assert found._experiment.workers_gone()
 

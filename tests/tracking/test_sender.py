@@ -2,7 +2,7 @@
 
 import pytest
 
-from rftui.runs import HIDDEN
+from rftui.redaction import HIDDEN
 from rftui.tracking.ledger import Ledger
 from rftui.tracking.sender import Sender
 

@@ -7,8 +7,8 @@ from datasets import Dataset, disable_progress_bars
 
 from rftui import messages, paths
 from rftui.automl.grid import expand
-from rftui.automl.spec import Spec
-from rftui.paths import newest_checkpoint
+from rftui.checkpoints import newest_checkpoint
+from rftui.config.spec import Spec
 from rftui.runs import Run
 from rftui.training import process_state
 from rftui.training.base_models import BaseModels
@@ -26,20 +26,20 @@ class Engine:
     def __init__(self, home, group, create=None, num_chunks=4, eval_rows=6):
         disable_progress_bars()
         self.experiment = paths.create(home, "engine")
-        self.leaves = expand(group)
+        self.run_configs = expand(group)
         train = Dataset.from_list(rows())
         train.save_to_disk(str(self.experiment.data(1) / "train"))
         if eval_rows:
             train.select(range(eval_rows)).save_to_disk(str(self.experiment.data(1) / "eval"))
-        Spec(self.leaves, create, num_chunks=num_chunks).save(self.experiment.spec(1))
+        Spec(self.run_configs, create, num_chunks=num_chunks).save(self.experiment.spec(1))
         self._turnstile = Turnstile(process_state.capture, process_state.restore)
         self._builder = TrainerBuilder(self.experiment, BaseModels(torch.device("cpu")), torch.device("cpu"))
         self._reports, self._threads = {}, {}
 
     def start(self, number, resume=None, **fields):
         """Build the run, from its newest checkpoint if `resume`; it is a clone where `fields` say so."""
-        leaf = self.leaves[fields.setdefault("leaf", number - 1)]
-        run = Run(number, str(number), leaf.algo, config=leaf.config, **fields)
+        run_config = self.run_configs[fields.setdefault("config_index", number - 1)]
+        run = Run(number, str(number), run_config.algo, config=run_config.config, **fields)
         directory = self.experiment.run(number)
         directory.path.mkdir(parents=True, exist_ok=True)
         self._reports[number] = queue.Queue()
@@ -61,10 +61,10 @@ class Engine:
         self._builder.spec(1).create_model_fn = create
 
     def turn(self, number):
-        self._turnstile.train(self._threads[number].seat)
+        self._turnstile.train(self._threads[number].slot)
 
     def order(self, order):
-        return self._turnstile.order(self._threads[order.run].seat, order)
+        return self._turnstile.order(self._threads[order.run].slot, order)
 
     def until(self, number, *kinds, holds=lambda message: True):
         """The run's reports up to the first of one of these kinds."""

@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.training.adapters import warm
 from rftui.training.base_models import BaseModels, share
 
@@ -65,7 +65,7 @@ def test_a_larger_adapter_starts_as_its_parent(parent, r, alpha, targets, rslora
 @pytest.mark.parametrize(("r", "targets"), [(2, ["q_proj", "v_proj"]), (4, ["q_proj"])])
 def test_a_smaller_adapter_is_refused(parent, r, targets):
     start, _ = parent
-    with pytest.raises(Fault, match="warm start"):
+    with pytest.raises(UserError, match="warm start"):
         warm(get_peft_model(base(), LoraConfig(r=r, lora_alpha=8, target_modules=targets)), start)
 
 

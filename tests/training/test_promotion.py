@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig
 
 from rftui import messages
 from rftui.automl import RFLoraConfig, RFModelConfig, RFSFTConfig
-from rftui.automl.generation import rows_per_step
+from rftui.config.generation import rows_per_step
 from rftui.training import promotion
 from rftui.training.promotion import promoted
 from tests.training.engine import TINY, Engine, of
@@ -131,7 +131,7 @@ def test_a_clone_on_another_base_is_fitted_as_it_begins_and_says_so(tmp_path, mo
     )
     engine = Engine(tmp_path / "home", group, num_chunks=2, eval_rows=0)
     monkeypatch.setattr(promotion, "_free", lambda device: 1)
-    run = engine.start(2, leaf=0, changes={"model_name": str(other), "peft_config.target_modules": ["c_attn"]})
+    run = engine.start(2, config_index=0, changes={"model_name": str(other), "peft_config.target_modules": ["c_attn"]})
     seen = engine.train(2)
     [adapted] = of(seen, messages.Adapted)
     assert adapted.changes == {

@@ -7,7 +7,7 @@ import numpy
 import pytest
 import torch
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.training.rewards import checked
 
 
@@ -39,7 +39,7 @@ def test_anything_else_is_refused_by_the_functions_name(made, said):
     def fine(completions, **_):
         return made
 
-    with pytest.raises(Fault, match="reward function fine") as raised:
+    with pytest.raises(UserError, match="reward function fine") as raised:
         call(fine)
     assert said in str(raised.value)
 

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftui import messages
 from rftui.automl import RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
-from rftui.paths import checkpoint_marker, checkpoints_in
+from rftui.checkpoints import checkpoint_marker, checkpoints_in
 from rftui.runs import Run
-from rftui.training import checkpoints
+from rftui.training import saving
 from tests.fidelity.cases import rows, short
 from tests.training.engine import TINY, Engine, logged, of
 
@@ -171,14 +171,14 @@ def final_weights(seen):
 
 def test_a_full_disk_pauses_a_run_until_there_is_room_and_the_others_go_on(tmp_path, monkeypatch):
     engine = Engine(tmp_path, [config(save_strategy="chunk"), config(save_strategy="chunk")], eval_rows=0)
-    commit, full = checkpoints.commit, set()
+    commit, full = saving.commit, set()
 
     def guarded(written, target, position):
         if target.parent.parent.name in full:
             raise OSError(errno.ENOSPC, "No space left on device")
         commit(written, target, position)
 
-    monkeypatch.setattr(checkpoints, "commit", guarded)
+    monkeypatch.setattr(saving, "commit", guarded)
     engine.start(1)
     engine.turn(1)
     engine.until(1, messages.TurnEnded)
@@ -211,7 +211,7 @@ def test_a_deleted_run_need_not_be_saved_to_a_full_disk(tmp_path, monkeypatch):
     def full(written, target, position):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "commit", full)
+    monkeypatch.setattr(saving, "commit", full)
     engine.start(1)
     engine.turn(1)
     engine.until(1, messages.Unsaved)

@@ -9,20 +9,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from rftui.automl import (
-    List,
-    RFDPOConfig,
-    RFGridSearch,
-    RFGRPOConfig,
-    RFLoraConfig,
-    RFModelConfig,
-    RFSFTConfig,
-)
+from rftui.automl import List, RFDPOConfig, RFGridSearch, RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import ALGOS, expand
-from rftui.automl.spec import Spec
-from rftui.automl.taken import OWN, REFUSED, TAKEN
-from rftui.automl.validate import parse, value_fault
-from rftui.faults import Fault
+from rftui.config.managed import MANAGED, OWN, REFUSED
+from rftui.config.spec import Spec
+from rftui.config.validate import parse, value_fault
+from rftui.errors import UserError
 from rftui.runs import Run
 from rftui.training.arguments import arguments, config_class
 from rftui.training.rows import formatting
@@ -50,9 +42,11 @@ def model(tmp_path_factory):
 
 
 def checked(*configs, train=TEXT, evaluation=None, create=None, changes=None):
-    leaves = expand(list(configs))
-    runs = [Run(number + 1, f"r{number}", leaf=number, changes=changes or {}) for number in range(len(leaves))]
-    return check(Spec(leaves, create, has_eval=evaluation is not None), runs, train, evaluation, "cpu")
+    run_configs = expand(list(configs))
+    runs = [
+        Run(number + 1, f"r{number}", config_index=number, changes=changes or {}) for number in range(len(run_configs))
+    ]
+    return check(Spec(run_configs, create, has_eval=evaluation is not None), runs, train, evaluation, "cpu")
 
 
 def one(model, peft=None, **args):
@@ -64,9 +58,9 @@ def told(lines):
 
 
 def taken(args, eval_rows=10, rows=100, algo="SFT", **config):
-    leaf = expand(RFGridSearch(RFModelConfig("m", training_args=args, **config), algo))[0]
+    run_config = expand(RFGridSearch(RFModelConfig("m", training_args=args, **config), algo))[0]
     return arguments(
-        algo, leaf.config, output_dir="out", device="cpu", seed=7, rows=rows, eval_rows=eval_rows, per_epoch=4
+        algo, run_config.config, output_dir="out", device="cpu", seed=7, rows=rows, eval_rows=eval_rows, per_epoch=4
     )
 
 
@@ -81,7 +75,7 @@ def test_every_field_is_described_with_a_default_that_is_a_value_of_it():
     assert FIELDS["training_args.lr_scheduler_type"].kind == "choice"
     assert FIELDS["peft_config.target_modules"].kind == "list"
     assert "AdamW" in FIELDS["training_args.learning_rate"].help and not FIELDS["training_args.bf16"].default
-    assert not [name for name in FIELDS if name.rsplit(".", 1)[-1] in TAKEN | REFUSED]
+    assert not [name for name in FIELDS if name.rsplit(".", 1)[-1] in MANAGED | REFUSED]
 
 
 def test_sound_configs_pass_and_the_process_is_left_as_it_was(model):
@@ -250,25 +244,25 @@ def test_rftui_sets_what_is_its_own_and_leaves_the_rest():
     assert taken({}, rows=10_000)[0]["logging_steps"] == 10
 
 
-@pytest.mark.parametrize("name", sorted(TAKEN))
+@pytest.mark.parametrize("name", sorted(MANAGED))
 def test_what_is_taken_over_is_left_out_and_said_where_it_matters(name):
     kwargs, _, notices, _ = taken({name: "something"})
     assert kwargs.get(name) != "something"
     silent = name in ("output_dir", "run_name", "disable_tqdm", "local_rank", "use_cpu") or name.startswith("do_")
-    assert [TAKEN[name] in line for line in notices] == ([] if silent else [True])
+    assert [MANAGED[name] in line for line in notices] == ([] if silent else [True])
     assert not taken({name: False})[2] or name == "use_cpu"
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_refused_is_refused_only_when_it_is_switched_on(name):
-    with pytest.raises(Fault, match=name):
+    with pytest.raises(UserError, match=name):
         taken({name: "on"})
     assert name not in taken({name: None})[0] or name == "push_to_hub"
 
 
 def test_the_tables_hold_arguments_of_trl():
     known = {name for algo in ALGOS for name in config_class(algo).__dataclass_fields__}
-    assert set(TAKEN) | set(REFUSED) <= known and not OWN & known
+    assert set(MANAGED) | set(REFUSED) <= known and not OWN & known
 
 
 @pytest.mark.parametrize(
@@ -303,9 +297,12 @@ def test_trls_and_pefts_own_objects_are_read():
         output_dir="x", learning_rate=1e-3, use_cpu=True, bf16=False, lr_scheduler_type="cosine", eval_steps=5
     )
     config = RFModelConfig("m", peft_config=LoraConfig(r=4, target_modules=["v_proj", "q_proj"]), training_args=args)
-    leaf = expand(config)[0]
-    assert leaf.algo == "SFT" and leaf.config["peft_config"] == {"r": 4, "target_modules": ["q_proj", "v_proj"]}
-    assert leaf.config["training_args"] == {
+    run_config = expand(config)[0]
+    assert run_config.algo == "SFT" and run_config.config["peft_config"] == {
+        "r": 4,
+        "target_modules": ["q_proj", "v_proj"],
+    }
+    assert run_config.config["training_args"] == {
         "output_dir": "x",
         "learning_rate": 1e-3,
         "lr_scheduler_type": "cosine",

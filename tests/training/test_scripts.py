@@ -16,11 +16,11 @@ from datasets import Dataset, disable_progress_bars, enable_caching
 from rftui import paths
 from rftui.automl import RFDPOConfig, RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
-from rftui.automl.spec import Spec
-from rftui.faults import Fault
+from rftui.config.spec import Spec
+from rftui.errors import UserError
 from rftui.runs import Run
-from rftui.training.checkpoints import commit
-from rftui.training.eject import eject
+from rftui.training.eject_script import eject
+from rftui.training.saving import commit
 from rftui.training.source import Call, Code, Values, source
 from tests.fidelity.cases import TINYCHAT, rows, short
 
@@ -44,19 +44,19 @@ class Case:
     def __init__(self, home, group, create=None, evaluates=True):
         disable_progress_bars()
         self.experiment = paths.create(home, "exp")
-        self.leaves = expand(group)
+        self.run_configs = expand(group)
         train = Dataset.from_list(rows())
         train.save_to_disk(str(self.experiment.data(1) / "train"))
         if evaluates:
             train.select(range(6)).save_to_disk(str(self.experiment.data(1) / "eval"))
         (self.experiment.data(1) / "train" / "cache-1.arrow").write_text("rows that were mapped")
-        Spec(self.leaves, create, cwd=str(home), sys_path=[]).save(self.experiment.spec(1))
+        Spec(self.run_configs, create, cwd=str(home), sys_path=[]).save(self.experiment.spec(1))
         self._home = home
         self.scripts = 0
 
-    def run(self, number, leaf=None, **fields):
-        leaf = number - 1 if leaf is None else leaf
-        return Run(number, f"run {number}", self.leaves[leaf].algo, leaf=leaf, total_steps=14, **fields)
+    def run(self, number, config_index=None, **fields):
+        index = number - 1 if config_index is None else config_index
+        return Run(number, f"run {number}", self.run_configs[index].algo, config_index=index, total_steps=14, **fields)
 
     def left(self, folder, step):
         """What a run leaves: a whole checkpoint in `folder`."""
@@ -121,8 +121,8 @@ def test_what_ended_early_is_stopped_at_its_step_and_old_markers_tell_no_threads
 
 def test_a_warm_clone_brings_its_ancestors(tmp_path):
     case = Case(tmp_path, config(RFGRPOConfig, reward_funcs=[short, "org/reward-model"]))
-    child = case.run(2, leaf=0, warm=True, parent=1, start_step=3, start_row=12, changes={"peft_config.r": 8})
-    grandchild = case.run(3, leaf=0, warm=True, parent=2, start_step=5, start_row=20)
+    child = case.run(2, config_index=0, warm=True, parent=1, start_step=3, start_row=12, changes={"peft_config.r": 8})
+    grandchild = case.run(3, config_index=0, warm=True, parent=2, start_step=5, start_row=20)
     case.left(case.experiment.run(2).start, 3)
     case.left(case.experiment.run(3).start, 2)
     text = case.script(case.run(1), child, grandchild)
@@ -143,13 +143,13 @@ def test_a_warm_clone_brings_its_ancestors(tmp_path):
 
 def test_a_clone_that_keeps_its_parents_schedule_takes_it_over_from_its_parents_function(tmp_path):
     case = Case(tmp_path, config())
-    child = case.run(2, leaf=0, warm=True, parent=1, start_step=3, start_row=12, carry_on=True)
+    child = case.run(2, config_index=0, warm=True, parent=1, start_step=3, start_row=12, continue_schedule=True)
     case.left(case.experiment.run(2).start, 3)
     text = case.script(case.run(1), child)
     first, second = text[text.index("def run_1") : text.index("def run_2")], text[text.index("def run_2") :]
-    assert "keep_schedule(trainer, out)" in first and "carry_on(trainer, start)" not in first
-    assert "carry_on(trainer, start)" in second and "keep_schedule(trainer, out)" not in second
-    assert "import json" in text and "def carry_on" in text and "def keep_schedule" in text
+    assert "keep_schedule(trainer, out)" in first and "continue_schedule(trainer, start)" not in first
+    assert "continue_schedule(trainer, start)" in second and "keep_schedule(trainer, out)" not in second
+    assert "import json" in text and "def continue_schedule" in text and "def keep_schedule" in text
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_what_uses_rftui_is_refused_and_leaves_nothing(tmp_path):
         return List(completions).values
 
     case = Case(tmp_path, config(RFGRPOConfig, reward_funcs=reward))
-    with pytest.raises(Fault, match="reward uses rftui"):
+    with pytest.raises(UserError, match="reward uses rftui"):
         case.script(case.run(1))
     assert not case.file.exists() and not case.beside.exists()
 
@@ -255,7 +255,7 @@ def test_what_uses_rftui_is_refused_and_leaves_nothing(tmp_path):
 def test_a_gpus_run_needs_one_and_gets_it(tmp_path, monkeypatch):
     case = Case(tmp_path, config())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(Fault, match="trained on a GPU"):
+    with pytest.raises(UserError, match="trained on a GPU"):
         case.script(case.run(1), gpu=True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
@@ -273,7 +273,7 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", full)
     monkeypatch.setattr("shutil.copyfile", full)
-    with pytest.raises(Fault, match="No space left on device; name another"):
+    with pytest.raises(UserError, match="No space left on device; name another"):
         case.script(case.run(1))
     assert not case.file.exists() and not case.beside.exists()
 
@@ -301,7 +301,10 @@ def test_scripts_define_and_import_all_that_they_use(tmp_path, undisturbed):
     case = Case(tmp_path, group)
     case.left(case.experiment.run(4).start, 3)
     case.left(case.experiment.run(5).start, 3)
-    clones = [case.run(4 + leaf, leaf=leaf, warm=True, parent=leaf + 1, start_step=3, start_row=12) for leaf in (0, 1)]
+    clones = [
+        case.run(4 + index, config_index=index, warm=True, parent=index + 1, start_step=3, start_row=12)
+        for index in (0, 1)
+    ]
     for lineage in ([case.run(1), clones[0]], [case.run(2), clones[1]], [case.run(3)]):
         lineage[-1].name = 'na"""me \\x \n'
         case.script(*lineage)

@@ -3,26 +3,26 @@ import threading
 
 import pytest
 
-from rftui.training.turnstile import Closed, Seat, Turnstile
+from rftui.training.turnstile import Closed, Slot, Turnstile
 
 
 class Run(threading.Thread):
-    """A thread that 'trains' until its seat is told to stop, writing what it does into a shared record."""
+    """A thread that 'trains' until its slot is told to stop, writing what it does into a shared record."""
 
     def __init__(self, name, turnstile, record, steps_a_turn=3, **how):
         super().__init__(name=name, daemon=True)
-        self.seat = Seat(turnstile)
+        self.slot = Slot(turnstile)
         self.record, self.steps_a_turn = record, steps_a_turn
         self.ended = threading.Event()
         self.how = how
 
     def run(self):
         try:
-            self.seat.enter()
+            self.slot.enter()
             self.record.put((self.name, "in"))
             step = 0
             while True:
-                while (order := self.seat.boundary()) is not None:
+                while (order := self.slot.boundary()) is not None:
                     self.record.put((self.name, order))
                     if order == "stop":
                         return
@@ -32,11 +32,11 @@ class Run(threading.Thread):
                     self.how["do"]()
                 if step % self.steps_a_turn == 0:
                     self.record.put((self.name, "turn over"))
-                    self.seat.end_turn()
+                    self.slot.end_turn()
         except Closed:
             self.record.put((self.name, "closed"))
         finally:
-            self.left_over = self.seat.leave()
+            self.left_over = self.slot.leave()
             self.ended.set()
 
 
@@ -57,7 +57,7 @@ def test_turns_do_not_overlap_and_a_parked_run_stays_parked(turnstile):
     a, b = Run("a", turnstile, record), Run("b", turnstile, record)
     a.start(), b.start()
     for run, first in ((a, ["in"]), (b, ["in"]), (a, [])):
-        turnstile.train(run.seat)
+        turnstile.train(run.slot)
         seen = take(record, len(first) + 4)
         assert {name for name, _ in seen} == {run.name} and seen[-1][1] == "turn over"
     assert record.empty()
@@ -66,11 +66,11 @@ def test_turns_do_not_overlap_and_a_parked_run_stays_parked(turnstile):
 def test_a_parked_run_is_stopped_in_the_middle_of_anothers_turn_which_then_goes_on(turnstile):
     record = queue.Queue()
     b = Run("b", turnstile, record)
-    a = Run("a", turnstile, record, at_step=2, do=lambda: turnstile.order(b.seat, "stop"))
+    a = Run("a", turnstile, record, at_step=2, do=lambda: turnstile.order(b.slot, "stop"))
     a.start(), b.start()
-    turnstile.train(b.seat)
+    turnstile.train(b.slot)
     take(record, 5)
-    turnstile.train(a.seat)
+    turnstile.train(a.slot)
     seen = take(record, 6)
     assert seen == [("a", "in"), ("a", 1), ("a", 2), ("b", "stop"), ("a", 3), ("a", "turn over")]
     assert b.ended.wait(10) and not a.ended.is_set()
@@ -80,11 +80,11 @@ def test_an_order_to_a_parked_run_is_carried_out_while_nobody_trains(turnstile):
     record = queue.Queue()
     a = Run("a", turnstile, record)
     a.start()
-    turnstile.train(a.seat)
+    turnstile.train(a.slot)
     take(record, 5)
-    turnstile.order(a.seat, "save")
+    turnstile.order(a.slot, "save")
     assert take(record, 1) == [("a", "save")]
-    turnstile.order(a.seat, "stop")
+    turnstile.order(a.slot, "stop")
     assert take(record, 1) == [("a", "stop")] and a.ended.wait(10)
 
 
@@ -101,20 +101,20 @@ def test_a_seat_that_has_left_takes_no_orders_and_does_not_block_the_others(turn
     record = queue.Queue()
     a, b = Run("a", turnstile, record), Run("b", turnstile, record)
     a.start(), b.start()
-    turnstile.train(a.seat)
+    turnstile.train(a.slot)
     take(record, 5)
-    turnstile.order(a.seat, "stop")
+    turnstile.order(a.slot, "stop")
     assert a.ended.wait(10) and a.left_over == []
-    assert turnstile.order(a.seat, "save") is False
-    turnstile.train(b.seat)
+    assert turnstile.order(a.slot, "save") is False
+    turnstile.train(b.slot)
     assert take(record, 6)[-1] == ("b", "turn over")
 
 
 def test_an_order_that_comes_as_a_run_steps_back_is_carried_out():
     record, late = queue.Queue(), ["save"]
-    turnstile = Turnstile(lambda: late and turnstile.order(a.seat, late.pop()), lambda state: None)
+    turnstile = Turnstile(lambda: late and turnstile.order(a.slot, late.pop()), lambda state: None)
     a = Run("a", turnstile, record)
     a.start()
-    turnstile.train(a.seat)
+    turnstile.train(a.slot)
     assert take(record, 6)[-2:] == [("a", "turn over"), ("a", "save")]
     turnstile.close()

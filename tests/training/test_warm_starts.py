@@ -7,7 +7,7 @@ from transformers import get_scheduler
 
 from rftui import messages
 from rftui.automl import RFLoraConfig, RFModelConfig, RFSFTConfig
-from rftui.paths import checkpoint_marker
+from rftui.checkpoints import checkpoint_marker
 from tests.training.engine import TINY, Engine, logged, of
 
 
@@ -34,8 +34,8 @@ def engine(tmp_path_factory, one_thread):
     engine.start(1)
     engine.turn(1)
     engine.before = engine.until(1, messages.TurnEnded)
-    assert engine.order(messages.Pin(1, list(range(2, 10))))
-    engine.before += engine.until(1, messages.Pinned)
+    assert engine.order(messages.SnapshotWeights(1, list(range(2, 10))))
+    engine.before += engine.until(1, messages.WeightsReady)
     engine.after = engine.train(1)
     return engine
 
@@ -44,7 +44,7 @@ def clone(engine, number, changes=None, **how):
     """Train a warm clone of run 1 to its end; its reports."""
     marker = checkpoint_marker(engine.experiment.run(number).start)
     position = {"start_step": marker["step"], "start_epoch": marker["epoch"], "start_row": marker["row"]}
-    engine.start(number, leaf=0, parent=1, warm=True, changes=changes or {}, **position, **how)
+    engine.start(number, config_index=0, parent=1, warm=True, changes=changes or {}, **position, **how)
     return engine.train(number)
 
 
@@ -81,21 +81,21 @@ def test_a_larger_rank_starts_with_its_parents_next_loss_to_float_order(engine):
 
 def test_a_continued_schedule_is_the_parents_training_itself(engine):
     """With nothing changed the clone makes its parent's bytes; with another rate it follows the parent's curve."""
-    seen = clone(engine, 5, carry_on=True)
+    seen = clone(engine, 5, continue_schedule=True)
     assert [value for _, value in logged(seen, "loss")] == [value for _, value in logged(engine.after, "loss")]
     rates = [value for _, value in logged(engine.after, "learning_rate")]
     assert [value for _, value in logged(seen, "learning_rate")] == rates
     ours, parents = adapter(engine, 5), adapter(engine, 1)
     assert all(torch.equal(ours[name], parents[name]) for name in parents)
-    halved = logged(clone(engine, 6, {"training_args.learning_rate": 2.5e-3}, carry_on=True), "learning_rate")
+    halved = logged(clone(engine, 6, {"training_args.learning_rate": 2.5e-3}, continue_schedule=True), "learning_rate")
     assert [value for _, value in halved] == pytest.approx([rate / 2 for rate in rates])
 
 
 def test_a_continued_schedule_outlasts_a_stop(engine):
-    whole = clone(engine, 7, carry_on=True)
+    whole = clone(engine, 7, continue_schedule=True)
     marker = checkpoint_marker(engine.experiment.run(8).start)
     position = {"start_step": marker["step"], "start_epoch": marker["epoch"], "start_row": marker["row"]}
-    how = {"leaf": 0, "parent": 1, "warm": True, "carry_on": True, **position}
+    how = {"config_index": 0, "parent": 1, "warm": True, "continue_schedule": True, **position}
     engine.start(8, **how)
     engine.turn(8)
     engine.until(8, messages.Stepped, holds=lambda message: message.step == 2)
@@ -114,7 +114,7 @@ def test_a_schedule_that_follows_the_losses_is_not_continued(engine):
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 5}
     changes = {f"training_args.{name}": value for name, value in plateau.items()}
     position = {"start_step": marker["step"], "start_row": marker["row"]}
-    engine.start(9, leaf=0, parent=1, warm=True, carry_on=True, changes=changes, **position)
+    engine.start(9, config_index=0, parent=1, warm=True, continue_schedule=True, changes=changes, **position)
     engine.turn(9)
     [failed] = of(engine.until(9, messages.Failed), messages.Failed)
     assert "cannot be continued" in failed.error and "fresh schedule" in failed.error

@@ -10,11 +10,11 @@ from datasets import Dataset
 from rftui import messages, paths
 from rftui.automl import RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
-from rftui.automl.spec import Spec
+from rftui.checkpoints import newest_checkpoint
+from rftui.config.spec import Spec
 from rftui.link import LinkLost
-from rftui.paths import newest_checkpoint
 from rftui.runs import Run
-from rftui.training import checkpoints
+from rftui.training import saving
 from rftui.training.worker import Worker
 from tests.fidelity.cases import rows
 from tests.training.engine import TINY
@@ -54,15 +54,15 @@ def worker(tmp_path, monkeypatch):
     experiment = paths.create(tmp_path, "e")
     args = RFSFTConfig(per_device_train_batch_size=4, max_length=48, logging_steps=1, save_strategy="chunk")
     peft = RFLoraConfig(r=4, target_modules=["q_proj", "v_proj"])
-    leaves = expand(RFModelConfig(TINY, peft_config=peft, training_args=args))
+    run_configs = expand(RFModelConfig(TINY, peft_config=peft, training_args=args))
     Dataset.from_list(rows()).save_to_disk(str(experiment.data(1) / "train"))
-    Spec(leaves, None, num_chunks=4).save(experiment.spec(1))
+    Spec(run_configs, None, num_chunks=4).save(experiment.spec(1))
     link = Link()
     working = Worker(experiment, link)
     thread = threading.Thread(target=working.work, daemon=True)
     thread.start()
     link.until(messages.Ready)
-    link.ask(messages.Turn(Run(1, "a", config=leaves[0].config)))
+    link.ask(messages.Turn(Run(1, "a", config=run_configs[0].config)))
     link.until(messages.TurnEnded)
     yield experiment, link, thread
     link.asked.put(None)
@@ -84,8 +84,8 @@ def test_it_ends_with_a_checkpoint_when_it_is_told_to(worker):
 
 def test_what_is_asked_together_with_the_end_is_carried_out(worker):
     experiment, link, thread = worker
-    link.ask(messages.Quit(), messages.Pin(1, [2]))
-    assert link.until(messages.Pinned).clones == [2] and experiment.run(2).start.is_dir()
+    link.ask(messages.Quit(), messages.SnapshotWeights(1, [2]))
+    assert link.until(messages.WeightsReady).clones == [2] and experiment.run(2).start.is_dir()
     assert ended(thread)
 
 
@@ -93,14 +93,14 @@ def test_what_is_asked_together_with_the_end_is_carried_out(worker):
 def test_a_run_that_cannot_be_saved_as_everything_ends_still_listens(worker, monkeypatch, order):
     """To what is said when there is room again, or when nobody will wait for it."""
     experiment, link, thread = worker
-    full, commit = [True], checkpoints.commit
+    full, commit = [True], saving.commit
 
     def guarded(*how):
         if full:
             raise OSError(errno.ENOSPC, "No space left on device")
         commit(*how)
 
-    monkeypatch.setattr(checkpoints, "commit", guarded)
+    monkeypatch.setattr(saving, "commit", guarded)
     link.ask(messages.Turn(Run(1, "a")))
     link.until(messages.Unsaved)
     link.ask(messages.Quit())

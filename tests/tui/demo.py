@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from fakes import FIELDS, FakeLaunch, FakeViewer, made, some_rules
 
-from rftui.automl.sweeps import combinations, sweep_faults
-from rftui.automl.validate import sentence
+from rftui.config.sweeps import combinations, sweep_faults
+from rftui.config.validate import sentence
 from rftui.messages import Command, Device, Event, ExperimentInfo, Reply, Snapshot, Update
 from rftui.runs import Run, changed, why_not
 from rftui.tui import app
@@ -81,7 +81,7 @@ class Imagined(FakeViewer):
             self.give(Reply(command.id, True, text))
 
     def _clone(self, command: Command, run: Run) -> None:
-        start = {"carry_on": command.carry_on, "from_step": command.from_step}
+        start = {"continue_schedule": command.continue_schedule, "from_step": command.from_step}
         faults = sweep_faults(run, command.changes, command.sweep, command.warm, FIELDS, **start)
         if faults:
             return self.give(Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}"))

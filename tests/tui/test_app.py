@@ -289,7 +289,7 @@ async def test_a_sweep_is_one_command(show):
         await shown.press("c", *"1e-4,5e-4", "enter", *"32", "ctrl+s")
         (command,) = shown.sent
         assert command.sweep == {"training_args.learning_rate": [1e-4, 5e-4]}
-        assert command.changes == {"peft_config.r": 32} and command.from_step is None and not command.carry_on
+        assert command.changes == {"peft_config.r": 32} and command.from_step is None and not command.continue_schedule
 
 
 async def test_a_clone_from_a_checkpoint_with_the_parents_schedule(show):
@@ -298,7 +298,7 @@ async def test_a_clone_from_a_checkpoint_with_the_parents_schedule(show):
         shown.app.screen.query_one("#start").focus()
         await shown.press("right", "down", "right", "ctrl+s")
         (command,) = shown.sent
-        assert (command.warm, command.from_step, command.carry_on) == (True, 50, True)
+        assert (command.warm, command.from_step, command.continue_schedule) == (True, 50, True)
 
 
 async def test_marked_runs_are_cloned_together(show):

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 from textual.app import App
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.tui.editor import edit
 
 
@@ -80,11 +80,11 @@ def test_a_sigterm_acts_when_the_editor_has_ended(app, monkeypatch, tmp_path):
 
 def test_an_editor_that_cannot_be_started(app, monkeypatch):
     monkeypatch.setenv("VISUAL", "/no/such/editor")
-    with pytest.raises(Fault, match="cannot be started"):
+    with pytest.raises(UserError, match="cannot be started"):
         edit(app, "", ".txt")
 
 
 def test_an_editor_that_removes_the_file(app, monkeypatch):
     monkeypatch.setenv("VISUAL", "rm")
-    with pytest.raises(Fault, match="rm left no file to read"):
+    with pytest.raises(UserError, match="rm left no file to read"):
         edit(app, "", ".txt")

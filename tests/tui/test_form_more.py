@@ -27,7 +27,8 @@ from alone import (
 from fakes import FIELDS, made
 
 from rftui.automl.suggest import Suggestion
-from rftui.runs import HIDDEN, changed
+from rftui.redaction import HIDDEN
+from rftui.runs import changed
 from rftui.tui.screens.clone import CloneScreen
 
 ALPHA, BETA = "peft_config.lora_alpha", "training_args.adam_beta1"
@@ -232,7 +233,7 @@ async def test_the_parents_schedule_is_continued_where_it_can_be() -> None:
         await write(app, pilot, LR, "1e-4")
         assert "warm from step 100, its schedule continued" in flat(app) and under(app, LR) == ""
         await pilot.press("ctrl+s")
-    assert app.answer == request({LR: 1e-4}, carry_on=True)
+    assert app.answer == request({LR: 1e-4}, continue_schedule=True)
 
 
 async def test_a_finished_run_has_no_schedule_to_continue() -> None:

@@ -6,7 +6,7 @@ import pytest
 from fakes import NOW, made, snapshot
 from textual.events import Key
 
-from rftui.faults import USAGE
+from rftui.errors import USAGE
 from rftui.messages import Event, Update
 from rftui.tui.screens.log import LogScreen
 from rftui.tui.screens.quit import QuitScreen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import FIELDS, FakeLaunch, FakeViewer, made, snapshot
 
-from rftui.faults import Fault
+from rftui.errors import UserError
 from rftui.messages import Reply, Update
 
 
@@ -103,7 +103,7 @@ async def test_a_scheduler_that_does_not_come_up_is_told(show, again):
 
 async def test_a_home_that_cannot_be_written_is_told(show):
     def refuse(experiment):
-        raise Fault("cannot write to /there")
+        raise UserError("cannot write to /there")
 
     async with show(ended(), reopen=refuse) as shown:
         shown.viewer.lose()

@@ -8,7 +8,7 @@ import pytest
 from fakes import made, snapshot, some_rules
 
 from rftui.messages import Update
-from rftui.tui.screens.rules import RulesScreen
+from rftui.tui.screens.rule_list import RulesScreen
 
 WHY = "rule halving: eval_loss 2.31 after chunk 2 of 16 is 9th of 12; 6 go on"
 

@@ -6,7 +6,8 @@ import pytest
 from alone import MARKUP, SIZES, TARGETS, R, flat, shown_over, visible
 from fakes import made
 
-from rftui.runs import HIDDEN, changed
+from rftui.redaction import HIDDEN
+from rftui.runs import changed
 from rftui.tui.screens.confirm import ConfirmScreen
 from rftui.tui.screens.detail import DetailScreen
 from rftui.tui.screens.help import HelpScreen
@@ -129,7 +130,7 @@ async def test_detail_has_everything_of_a_run() -> None:
 
 async def test_detail_shows_the_whole_family() -> None:
     runs = {n: made(n, parent=parent) for n, parent in {1: None, 2: 1, 3: None, 4: 1, 5: 2, 6: 4, 7: 4}.items()}
-    runs[2].state, runs[4].carry_on, runs[4].warm = "deleted", True, True
+    runs[2].state, runs[4].continue_schedule, runs[4].warm = "deleted", True, True
     runs[6].config = changed(runs[6].config, {R: 64, TARGETS: "all-linear"})
     async with shown_over(DetailScreen(runs[4], runs, []), (120, 60)) as (app, _):
         lines = [line[2:-2].rstrip() for line in visible(app).splitlines()]

@@ -7,10 +7,11 @@ from fakes import FIELDS, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rftui.automl.validate import value_fault
-from rftui.faults import Fault
+from rftui.config.validate import value_fault
+from rftui.errors import UserError
 from rftui.messages import Field
-from rftui.runs import HIDDEN, changed
+from rftui.redaction import HIDDEN
+from rftui.runs import changed
 from rftui.tui.screens.clone_yaml import from_yaml, to_yaml
 
 LR, R, TARGETS = "training_args.learning_rate", "peft_config.r", "peft_config.target_modules"
@@ -82,7 +83,7 @@ def test_the_differences(text, found):
     ],
 )
 def test_faults_have_a_line_each(text, lines):
-    with pytest.raises(Fault) as fault:
+    with pytest.raises(UserError) as fault:
         read(text)
     assert len(fault.value.lines) == len(lines)
     for told, line in zip(fault.value.lines, lines, strict=True):
@@ -137,7 +138,7 @@ def test_what_the_form_changed_comes_back(changes):
 def test_any_text_is_read_or_told_to_be_wrong(text):
     try:
         found = read(text)
-    except Fault as fault:
+    except UserError as fault:
         assert fault.lines and not any("\n" in line for line in fault.lines)
     else:
         assert found is None or set(found) <= set(BY_NAME)

@@ -16,11 +16,13 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from rftui.automl.suggest import Suggestion
-from rftui.automl.sweeps import sweep_faults
-from rftui.automl.validate import clone_faults, sentence
-from rftui.faults import Fault
+from rftui.config.sweeps import sweep_faults
+from rftui.config.validate import clone_faults, sentence
+from rftui.errors import UserError
 from rftui.messages import Field
-from rftui.runs import Run, flatten, redact, short
+from rftui.naming import short
+from rftui.redaction import redact
+from rftui.runs import Run, flatten
 from rftui.tui.board import clean
 from rftui.tui.editor import edit
 from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, shown, typed
@@ -54,7 +56,7 @@ class CloneRequest:
     name: str | None = None
     sweep: dict[str, list[Any]] = field(default_factory=dict)
     from_step: int | None = None
-    carry_on: bool = False
+    continue_schedule: bool = False
     parents: list[int] = field(default_factory=list)
     stop_parents: bool = False
 
@@ -177,7 +179,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         for name, knob in self._knobs.items():
             try:
                 found = knob.read()
-            except Fault as fault:
+            except UserError as fault:
                 self._faults[name] = str(fault).removeprefix(f"{name} ")
                 continue
             if len(found) > 1:
@@ -198,8 +200,10 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             self._reveal(knob_here)
 
     def _judged(self, run: Run, fields: list[Field]) -> dict[str, str]:
-        warm, carry_on, from_step = self._start.warm, self._start.carry_on, self._start.from_step
-        return sweep_faults(run, self._changes, self._sweep, warm, fields, carry_on=carry_on, from_step=from_step)
+        warm, continue_schedule, from_step = self._start.warm, self._start.continue_schedule, self._start.from_step
+        return sweep_faults(
+            run, self._changes, self._sweep, warm, fields, continue_schedule=continue_schedule, from_step=from_step
+        )
 
     def _show_whole(self, reason: str = "") -> None:
         """What is wrong with more than one field; `reason` where nothing else is."""
@@ -280,12 +284,12 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         text = self._draft or to_yaml(self._origin, unread | self._changes | self._sweep)
         try:
             written = edit(self.app, text, ".yaml")
-        except Fault as fault:
+        except UserError as fault:
             self._show_whole(str(fault))
             return
         try:
             found = from_yaml(written, self._origin, list(self._described.values()))
-        except Fault as fault:
+        except UserError as fault:
             self._draft, self._unread = written, list(fault.lines)
         else:
             self._draft, self._unread = None, []
@@ -314,7 +318,7 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
                 self.query_one("#name", Input).value.strip() or None,
                 self._sweep,
                 self._start.from_step,
-                self._start.carry_on,
+                self._start.continue_schedule,
                 parents,
                 stop_parents,
             )

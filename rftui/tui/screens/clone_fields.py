@@ -13,9 +13,9 @@ from textual.widget import Widget
 from textual.widgets import Select, Static
 from textual.widgets._select import SelectCurrent
 
-from rftui.automl.sweeps import SEPARATORS, values
+from rftui.config.sweeps import SEPARATORS, values
 from rftui.messages import Field
-from rftui.runs import short
+from rftui.naming import short
 from rftui.tui.find import matches
 from rftui.tui.keys import Entry
 
@@ -149,7 +149,7 @@ class Knob(Vertical):
             self.box.value = text
 
     def read(self) -> list[Any]:
-        """The values that are typed; none where it is as it was. Raises Fault."""
+        """The values that are typed; none where it is as it was. Raises UserError."""
         was = shown(self.before)
         changed = self.text != was
         put(self._was, f" was {was}" if changed else "")

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from rftui.automl.ranges import USUAL, USUAL_OF
+from rftui.config.ranges import USUAL, USUAL_OF
 from rftui.messages import Field
 from rftui.runs import Run
 from rftui.tui.screens.clone_fields import first_sentence, tell

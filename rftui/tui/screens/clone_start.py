@@ -7,7 +7,8 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from rftui.automl.suggest import Suggestion
-from rftui.runs import FAILED, Run, short
+from rftui.naming import short
+from rftui.runs import FAILED, Run
 from rftui.tui.screens.clone_fields import Pick, Row
 
 _SCHEDULES = {
@@ -86,7 +87,7 @@ class Start(Vertical):
         return int(value) if self.warm and value.isdigit() else None
 
     @property
-    def carry_on(self) -> bool:
+    def continue_schedule(self) -> bool:
         return self.warm and self._schedule.value == "parent"
 
     def be_cold(self) -> None:
@@ -100,4 +101,4 @@ class Start(Vertical):
         if not self.warm:
             return "cold from the beginning"
         where = f"warm from step {self.from_step or self._step}" if self._alone else "warm from where each stands"
-        return f"{where}, its schedule continued" if self.carry_on else where
+        return f"{where}, its schedule continued" if self.continue_schedule else where

@@ -8,10 +8,11 @@ from typing import Any
 
 import yaml
 
-from rftui.automl.validate import parse, unknown, value_fault
-from rftui.faults import Fault
+from rftui.config.validate import parse, unknown, value_fault
+from rftui.errors import UserError
 from rftui.messages import Field
-from rftui.runs import HIDDEN, Run, changed, flatten, redact
+from rftui.redaction import HIDDEN, redact
+from rftui.runs import Run, changed, flatten
 from rftui.tui.screens.clone_fields import shown
 
 _HEAD = """\
@@ -63,18 +64,18 @@ def to_yaml(run: Run, values: dict[str, Any]) -> str:
 def from_yaml(text: str, run: Run, fields: list[Field]) -> dict[str, list[Any]] | None:
     """The values, by dotted name, that differ from the run's; None where nothing is written.
 
-    Raises Fault with a line for each thing that is wrong.
+    Raises UserError with a line for each thing that is wrong.
     """
     try:
         written = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
-        raise Fault(f"this is no YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
+        raise UserError(f"this is no YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
     if written is None:
         return None
     if not isinstance(written, dict):
-        raise Fault("this is no config: it must be lines of `name: value`")
+        raise UserError("this is no config: it must be lines of `name: value`")
     by_name = {field.name: field for field in fields}
     before = flatten(redact(run.config), whole=by_name)
     found: dict[str, list[Any]] = {}
@@ -84,12 +85,12 @@ def from_yaml(text: str, run: Run, fields: list[Field]) -> dict[str, list[Any]] 
             continue
         try:
             if name not in by_name:
-                raise Fault(f"{name} {unknown(name, list(by_name))}")
+                raise UserError(f"{name} {unknown(name, list(by_name))}")
             found[name] = _values(by_name[name], value)
-        except Fault as fault:
+        except UserError as fault:
             faults.append(str(fault))
     if faults:
-        raise Fault(*faults)
+        raise UserError(*faults)
     return found
 
 
@@ -106,7 +107,7 @@ def _values(field: Field, value: Any) -> list[Any]:
         if not any(_same(one, other) for other in found):
             found.append(one)
     if not found:
-        raise Fault(f"{field.name} needs a value")
+        raise UserError(f"{field.name} needs a value")
     return found
 
 
@@ -118,5 +119,5 @@ def _value(field: Field, value: Any) -> Any:
     elif field.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if reason := value_fault(field, value):
-        raise Fault(f"{field.name} {reason}")
+        raise UserError(f"{field.name} {reason}")
     return value

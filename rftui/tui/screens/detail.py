@@ -9,8 +9,10 @@ from pathlib import Path
 from rich.text import Text
 
 from rftui.messages import ExperimentInfo
+from rftui.naming import short
 from rftui.paths import ExperimentDir
-from rftui.runs import Run, flatten, redact, short
+from rftui.redaction import redact
+from rftui.runs import Run, flatten
 from rftui.tui.board import clean, number
 from rftui.tui.lineage import drawn, family
 from rftui.tui.screens.clone_fields import shown
@@ -76,9 +78,9 @@ def _text(run: Run, runs: Mapping[int, Run], log_tail: list[str], ascii: bool) -
 
 def _made(run: Run) -> str:
     if not run.parent:
-        return f"from config {run.leaf} of fit {run.fit}"
+        return f"from config {run.config_index} of fit {run.fit}"
     start = f"warm from step {run.start_step} (epoch {run.start_epoch:.2f})" if run.warm else "cold"
-    schedule = ", its schedule continued" if run.carry_on else ""
+    schedule = ", its schedule continued" if run.continue_schedule else ""
     return f"clone of run {run.parent}, {start}{schedule}"
 
 

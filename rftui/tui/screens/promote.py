@@ -15,8 +15,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from rftui.automl.ranking import best, usual_metric
-from rftui.automl.sweeps import sweep_faults, values
-from rftui.automl.validate import sentence
+from rftui.config.sweeps import sweep_faults, values
+from rftui.config.validate import sentence
 from rftui.messages import Field
 from rftui.runs import Run
 from rftui.tui.board import clean, number

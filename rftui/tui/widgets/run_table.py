@@ -14,7 +14,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run, short
+from rftui.naming import short
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.tui.board import Board, clean, duration, number
 from rftui.tui.lineage import drawn
 from rftui.tui.plot import colour, sparkline

@@ -1,0 +1,1 @@
+"""What a user's configs become: specs, validation, managed arguments, warm starts, pickles. Pure."""

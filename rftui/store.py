@@ -1,0 +1,320 @@
+"""What an experiment keeps: runs, metrics, events, turns, the journal of ops, what rules decided; in SQLite (WAL, one
+writer)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rftui.automl.verdicts import End, Verdict, chunk_value
+from rftui.errors import FAILED, UserError
+from rftui.messages import Command, Event, Reply
+from rftui.paths import sync
+from rftui.redaction import redact
+from rftui.runs import Run
+
+_VERSION = 3
+_BUSY = 10.0  # seconds that a connection waits for another's write
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE fits (id INTEGER PRIMARY KEY, num_chunks INTEGER, chunk_size INTEGER, seed INTEGER, rows INTEGER,
+    eval_rows INTEGER, created REAL);
+CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, data TEXT NOT NULL);
+CREATE TABLE metrics (seq INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER, metric TEXT, step INTEGER, value REAL,
+    time REAL, UNIQUE (run, metric, step));
+CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, run INTEGER, level TEXT, text TEXT);
+CREATE TABLE journal (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, command TEXT, ok INTEGER, reply TEXT);
+CREATE TABLE turns (id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER, turn INTEGER, chunk INTEGER, device TEXT,
+    step_from INTEGER, step_to INTEGER, started REAL, ended REAL);
+CREATE TABLE outbox (run INTEGER PRIMARY KEY, tracker_run TEXT, last_seq INTEGER, sent TEXT);
+"""
+
+_ADDED = {
+    2: """
+CREATE TABLE chunk_ends (run INTEGER, chunk INTEGER, step INTEGER, "values" TEXT, PRIMARY KEY (run, chunk));
+CREATE TABLE decisions (rule TEXT, run INTEGER, rung INTEGER, outcome TEXT, reason TEXT, time REAL,
+    PRIMARY KEY (rule, run, rung));
+""",
+    3: "",  # fields of runs have other names
+}
+"""Version -> what it added to the one before."""
+
+Curve = list[tuple[int, float]]
+
+
+class Unwritten(UserError):
+    """The database cannot be written; what was not committed is not in it."""
+
+
+class Store:
+    """Written by the scheduler alone, in transactions that `commit` ends. The table `outbox` is the tracker's.
+
+    Whatever writes raises Unwritten where the disk is full or the database cannot be written for another reason.
+    """
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        """Raises UserError where the file cannot be read, or was written by a newer rftui. An older one's is brought
+        up to date before it is written."""
+        self._path = path
+        mode = "ro" if readonly else "rw"
+        try:
+            self._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY, check_same_thread=False
+            )
+            # In WAL mode, NORMAL would lose the last commits with the power: an op that was acknowledged, or the row
+            # of a run whose files are there, so that the next run would get its number and its checkpoints. FULL
+            # costs a sync for each commit, at most ten a second, and none of them waits for training.
+            self._db.execute("PRAGMA synchronous = FULL")
+            version = int(self.meta("version") or 0)
+        except sqlite3.Error as error:
+            raise UserError(f"{path} cannot be read: {error}", code=FAILED) from error
+        if version > _VERSION:
+            raise UserError(
+                f"{path} was written by a newer rftui (its format is {version}, this one reads {_VERSION})"
+            )
+        if version < _VERSION and not readonly:
+            self._upgrade(version)
+
+    def _upgrade(self, version: int) -> None:
+        added = ";".join(_ADDED[later] for later in range(version + 1, _VERSION + 1))
+        for statement in ("BEGIN IMMEDIATE", *filter(str.strip, added.split(";"))):
+            self._write(statement)
+        self.set_meta("version", str(_VERSION))
+        self.commit()
+
+    @classmethod
+    def create(cls, path: Path) -> Store:
+        """A new store at `path`, which is there whole or not at all."""
+        work = path.with_suffix(".new")
+        work.unlink(missing_ok=True)
+        try:
+            db = sqlite3.connect(work, timeout=_BUSY)
+            work.chmod(0o600)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(_SCHEMA + "".join(_ADDED.values()))
+            db.execute("INSERT INTO meta VALUES ('version', ?), ('created', ?)", (str(_VERSION), str(time.time())))
+            db.commit()
+            db.close()
+        except sqlite3.Error as error:
+            raise _unwritten(path, error) from error
+        work.replace(path)
+        sync(path.parent)
+        return cls(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Store:
+        """For reading, while the scheduler may write."""
+        return cls(path, readonly=True)
+
+    def commit(self) -> None:
+        try:
+            self._db.commit()
+        except sqlite3.Error as error:
+            self._db.rollback()
+            raise _unwritten(self._path, error) from error
+
+    def close(self) -> None:
+        """Commit and close. Raises Unwritten, and is closed then too."""
+        try:
+            self.commit()
+        finally:
+            self._db.close()
+
+    def _write(self, statement: str, values: Sequence[Any] = (), *, many: bool = False) -> sqlite3.Cursor:
+        try:
+            return (self._db.executemany if many else self._db.execute)(statement, values)
+        except sqlite3.Error as error:
+            self._db.rollback()
+            raise _unwritten(self._path, error) from error
+
+    def meta(self, key: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def new_incarnation(self) -> int:
+        """A number that no worker of this experiment had before, from 1."""
+        number = int(self.meta("incarnation") or 0) + 1
+        self.set_meta("incarnation", str(number))
+        self.commit()
+        return number
+
+    def keep_worker(self, name: str, pid: int, birth: str | None) -> None:
+        """Note the process that is the worker `name`, so that a later scheduler can find it."""
+        self.set_meta(f"worker {name}", json.dumps([pid, birth]))
+        self.commit()
+
+    def workers(self) -> list[tuple[int, str | None]]:
+        """Pid and birth of the last process of each worker there ever was."""
+        rows = self._db.execute("SELECT value FROM meta WHERE key LIKE 'worker %'")
+        return [(pid, birth) for pid, birth in (json.loads(value) for (value,) in rows)]
+
+    # ------------------------------------------------------------ fits and runs
+
+    def add_fit(self, *, num_chunks: int | None, chunk_size: int | None, seed: int, rows: int, eval_rows: int) -> int:
+        """The number of the new fit, from 1."""
+        values = (num_chunks, chunk_size, seed, rows, eval_rows, time.time())
+        cursor = self._write("INSERT INTO fits VALUES (NULL, ?, ?, ?, ?, ?, ?)", values)
+        return int(cursor.lastrowid or 0)
+
+    def fits(self) -> list[dict[str, Any]]:
+        names = ("id", "num_chunks", "chunk_size", "seed", "rows", "eval_rows", "created")
+        return [dict(zip(names, row, strict=True)) for row in self._db.execute("SELECT * FROM fits ORDER BY id")]
+
+    def add_run(self, run: Run) -> int:
+        """Gives the run its id (from 1, never used again) and keeps it."""
+        run.id = int(self._write("INSERT INTO runs VALUES (NULL, '{}')").lastrowid or 0)
+        self.save_run(run)
+        return run.id
+
+    def save_run(self, run: Run) -> None:
+        self._write("UPDATE runs SET data = ? WHERE id = ?", (json.dumps(asdict(run), default=str), run.id))
+
+    def runs(self) -> list[Run]:
+        return [Run.from_json(data) for (data,) in self._db.execute("SELECT data FROM runs ORDER BY id")]
+
+    def run(self, number: int) -> Run | None:
+        row = self._db.execute("SELECT data FROM runs WHERE id = ?", (number,)).fetchone()
+        return Run.from_json(row[0]) if row else None
+
+    # ------------------------------------------------------------ metrics
+
+    def add_points(self, points: Iterable[tuple[int, str, int, float]]) -> None:
+        """(run, metric, step, value); a point that is there already stays."""
+        now = time.time()
+        self._write(
+            "INSERT OR IGNORE INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)",
+            [(*point, now) for point in points],
+            many=True,
+        )
+
+    def curves(self, run: int | None = None, limit: int | None = None) -> dict[int, dict[str, Curve]]:
+        """run -> metric -> [(step, value), ...] in step order, thinned to at most `limit` points each."""
+        where, values = ("WHERE run = ?", (run,)) if run is not None else ("", ())
+        curves: dict[int, dict[str, Curve]] = {}
+        rows = self._db.execute(f"SELECT run, metric, step, value FROM metrics {where} ORDER BY step", values)
+        for number, metric, step, value in rows:
+            points = curves.setdefault(number, {}).setdefault(metric, [])
+            points.append((step, _number(value)))
+        if limit:
+            curves = {
+                number: {metric: _thinned(points, limit) for metric, points in of_run.items()}
+                for number, of_run in curves.items()
+            }
+        return curves
+
+    def last_values(self, run: int) -> dict[str, float]:
+        """metric -> its last value."""
+        return {metric: points[-1][1] for metric, points in self.curves(run).get(run, {}).items()}
+
+    def rewind(self, run: int, step: int) -> None:
+        """Forget the run's points and chunk ends past `step`."""
+        for table in ("metrics", "chunk_ends"):
+            self._write(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
+
+    # ------------------------------------------------------------ chunk ends, decisions
+
+    def end_chunk(self, run: int, chunk: int, step: int) -> None:
+        """The run stands at `step`, where this many of its chunks have ended; noted once. What each metric was there
+        comes from its points past the chunk end before."""
+        known = self._db.execute("SELECT 1 FROM chunk_ends WHERE run = ? AND chunk >= ?", (run, chunk)).fetchone()
+        if known:
+            return
+        (since,) = self._db.execute("SELECT max(step) FROM chunk_ends WHERE run = ?", (run,)).fetchone()
+        points: dict[str, list[float]] = {}
+        rows = self._db.execute(
+            "SELECT metric, value FROM metrics WHERE run = ? AND step > ? AND step <= ? ORDER BY step",
+            (run, since or 0, step),
+        )
+        for metric, value in rows:
+            points.setdefault(metric, []).append(_number(value))
+        values = {metric: chunk_value(metric, of_chunk) for metric, of_chunk in points.items()}
+        self._write("INSERT INTO chunk_ends VALUES (?, ?, ?, ?)", (run, chunk, step, json.dumps(values)))
+
+    def chunk_ends(self) -> dict[int, dict[int, End]]:
+        """run -> chunk -> how it ended."""
+        ends: dict[int, dict[int, End]] = {}
+        for run, chunk, step, values in self._db.execute("SELECT * FROM chunk_ends ORDER BY run, chunk"):
+            ends.setdefault(run, {})[chunk] = End(step, json.loads(values))
+        return ends
+
+    def decide(self, rule: str, verdict: Verdict) -> None:
+        """Keep what a rule decided."""
+        values = (rule, verdict.run, verdict.rung, verdict.outcome, verdict.reason, time.time())
+        self._write("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def decisions(self, rule: str) -> dict[tuple[int, int], str]:
+        """(run, rung) -> outcome of all that a rule decided."""
+        rows = self._db.execute("SELECT run, rung, outcome FROM decisions WHERE rule = ?", (rule,))
+        return {(run, rung): outcome for run, rung, outcome in rows}
+
+    # ------------------------------------------------------------ events, journal, turns
+
+    def log(self, text: str, run: int | None = None, level: str = "info") -> Event:
+        now = time.time()
+        cursor = self._write("INSERT INTO events VALUES (NULL, ?, ?, ?, ?)", (now, run, level, text))
+        return Event(int(cursor.lastrowid or 0), now, text, run, level)
+
+    def events(self, last: int = 200) -> list[Event]:
+        rows = self._db.execute("SELECT id, time, text, run, level FROM events ORDER BY id DESC LIMIT ?", (last,))
+        return [Event(*row) for row in rows][::-1]
+
+    def journal(self, command: Command) -> int:
+        """Note an op before it takes effect."""
+        text = json.dumps(redact(asdict(command)), default=str)
+        cursor = self._write("INSERT INTO journal VALUES (NULL, ?, ?, NULL, NULL)", (time.time(), text))
+        return int(cursor.lastrowid or 0)
+
+    def settle(self, entry: int, reply: Reply) -> None:
+        """Note how an op was answered."""
+        values = (reply.ok, json.dumps(asdict(reply)), entry)
+        self._write("UPDATE journal SET ok = ?, reply = ? WHERE id = ?", values)
+
+    def accepted(self, command: str) -> Reply | None:
+        """The answer to the command with this id, if it was accepted before."""
+        rows = self._db.execute("SELECT reply FROM journal WHERE ok AND json_extract(command, '$.id') = ?", (command,))
+        found = rows.fetchone()
+        return Reply(**json.loads(found[0])) if found else None
+
+    def begin_turn(self, run: Run, device: str) -> int:
+        values = (run.id, run.turns, run.chunk, device, run.step, time.time())
+        cursor = self._write("INSERT INTO turns VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, NULL)", values)
+        return int(cursor.lastrowid or 0)
+
+    def end_turn(self, turn: int, step: int) -> None:
+        self._write("UPDATE turns SET step_to = ?, ended = ? WHERE id = ?", (step, time.time(), turn))
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Every turn, in the order in which they started; `chunk` had ended when it began."""
+        names = ("id", "run", "turn", "chunk", "device", "step_from", "step_to", "started", "ended")
+        return [dict(zip(names, row, strict=True)) for row in self._db.execute("SELECT * FROM turns ORDER BY id")]
+
+
+def _unwritten(path: Path, error: sqlite3.Error) -> Unwritten:
+    try:
+        free = f", with {shutil.disk_usage(path.parent).free / 1e6:,.0f} MB free"
+    except OSError:
+        free = ""
+    return Unwritten(f"{path} cannot be written: {error}{free}", code=FAILED)
+
+
+def _number(value: float | None) -> float:
+    """A value as it was: SQLite keeps a NaN as NULL."""
+    return float("nan") if value is None else value
+
+
+def _thinned(points: Curve, limit: int) -> Curve:
+    """At most `limit` points, evenly spread, the last among them."""
+    if len(points) <= limit:
+        return points
+    every = len(points) / (limit - 1)
+    return [points[int(number * every)] for number in range(limit - 1)] + [points[-1]]
