@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +13,7 @@ from rftui.automl.suggest import Suggestion, suggestion
 from rftui.config import validate
 from rftui.errors import FAILED, UserError
 from rftui.link import LinkLost, Viewer
-from rftui.messages import Command, Field, Reply, Snapshot, Update
+from rftui.messages import RUN_COMMANDS, Clone, Command, Field, Reply, RunCommand, SetRule, Snapshot, Update
 from rftui.paths import ExperimentDir
 from rftui.runs import Run, refusal, why_not
 from rftui.store import Store
@@ -138,7 +137,7 @@ class Connection:
     def rule(self, name: str, on: bool = True, **parameters: Any) -> str:
         """Switch a rule ("halving", "median", "early") on or off, or change its parameters; what was answered."""
         changes = {"on": on, **parameters}
-        reply = self.ask(Command(secrets.token_hex(8), "rule", name=name, changes=changes, by=self._by))
+        reply = self.ask(SetRule(name, changes, by=self._by))
         if not reply.ok:
             raise UserError(reply.text, code=FAILED)
         return reply.text
@@ -163,13 +162,14 @@ class Connection:
             if all(why for _, why in refusals):
                 raise UserError(*(refusal(run, op, why or "") for run, why in refusals), code=FAILED)
 
-    def command(self, op: str, run: Run, **how: Any) -> Command:
-        return Command(secrets.token_hex(8), op, run.id, by=self._by, **how)
+    def command(self, op: str, run: Run) -> RunCommand:
+        return RUN_COMMANDS[op](run.id, by=self._by)
 
-    def cloning(self, run: Run, *, warm: bool, from_step: int | None, continue_schedule: bool, **how: Any) -> Command:
+    def cloning(self, run: Run, *, warm: bool, from_step: int | None, continue_schedule: bool, **how: Any) -> Clone:
         """A clone's command, but for what changes. An earlier step and a continued schedule mean a warm start."""
         warm = warm or continue_schedule or from_step is not None
-        return self.command("clone", run, warm=warm, from_step=from_step, continue_schedule=continue_schedule, **how)
+        start: dict[str, Any] = {"warm": warm, "from_step": from_step, "continue_schedule": continue_schedule}
+        return Clone(run.id, by=self._by, **start, **how)
 
     # ------------------------------------------------------------ the scheduler
 
@@ -179,7 +179,7 @@ class Connection:
         for again in (True, False):
             try:
                 viewer = self._reached()
-                if read:
+                if read and isinstance(command, Clone):
                     command.changes, command.sweep = read(self._fields(viewer, algo))
                 viewer.send(command)
                 self._wait(viewer, lambda: command.id in self._replies, "does not answer")
@@ -190,7 +190,7 @@ class Connection:
                 if not again:
                     raise
             self._await_end()
-            if command.run and (reason := why_not(run := self.run(command.run), command.op)):
+            if isinstance(command, RunCommand) and (reason := why_not(run := self.run(command.run), command.op)):
                 return Reply(command.id, False, refusal(run, command.op, reason))
         raise AssertionError("unreachable")
 

@@ -16,14 +16,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.managers import BaseManager, RemoteError
 from typing import Any
 
-from rftui.messages import Attach, Command, Report, Snapshot, Update
+from rftui.messages import Attach, Command, Leave, Report, Snapshot, Update
 from rftui.paths import ExperimentDir
-
-_BACKLOG = 5000
-"""Messages a viewer may lag behind before its queue is dropped and it gets a fresh snapshot instead."""
-
-_LAST_WORDS = 2.0
-"""Seconds that a server that closes gives its viewers to take what was still sent to them."""
 
 _LOST = (EOFError, ConnectionError, FileNotFoundError, AuthenticationError)
 
@@ -172,7 +166,7 @@ class Viewer:
     def close(self) -> None:
         """Leave; the scheduler forgets this viewer."""
         try:
-            self._put(Command(id="", op="leave", viewer=self.name))
+            self._put(Leave(viewer=self.name))
         except LinkLost:
             pass
 

@@ -270,7 +270,7 @@ class Store:
 
     def journal(self, command: Command) -> int:
         """Note an op before it takes effect."""
-        text = json.dumps(redact(asdict(command)), default=str)
+        text = json.dumps({"op": command.op} | redact(asdict(command)), default=str)
         cursor = self._write("INSERT INTO journal VALUES (NULL, ?, ?, NULL, NULL)", (time.time(), text))
         return int(cursor.lastrowid or 0)
 

@@ -14,7 +14,7 @@ import pytest
 from rftui import link_server
 from rftui.link import LinkLost, Viewer, WorkerLink
 from rftui.link_server import Server
-from rftui.messages import Attach, Command, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Update
+from rftui.messages import Attach, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Stop, Update
 from rftui.paths import ExperimentDir, create
 
 
@@ -145,8 +145,8 @@ def test_a_viewer_that_lags_gets_the_answer_to_each_of_its_commands(server, monk
 def test_commands_name_their_viewer_and_a_closed_server_is_lost(server):
     viewer = Viewer(server._experiment)
     server.inbox.get(timeout=10)
-    viewer.send(Command("1", "stop", 3))
-    assert server.inbox.get(timeout=10) == Command("1", "stop", 3, viewer=viewer.name)
+    viewer.send(Stop(3, id="1"))
+    assert server.inbox.get(timeout=10) == Stop(3, id="1", viewer=viewer.name)
     server.close()
     with pytest.raises(LinkLost):
         while True:

@@ -9,7 +9,7 @@ import pytest
 from rftui import store as store_module
 from rftui.automl.verdicts import End, Verdict
 from rftui.errors import UserError
-from rftui.messages import Command, Reply
+from rftui.messages import Clone, Reply
 from rftui.runs import Run
 from rftui.store import Store, Unwritten
 
@@ -90,7 +90,7 @@ def test_a_thinned_curve_is_in_order_and_keeps_both_ends(store, length):
 
 
 def test_the_journal_and_events_come_in_order_and_secrets_are_not_in_them(store, path):
-    entry = store.journal(Command("c1", "clone", 1, {"model_kwargs.token": "hf_abcdefgh", "peft_config.r": 4}))
+    entry = store.journal(Clone(1, {"model_kwargs.token": "hf_abcdefgh", "peft_config.r": 4}, id="c1"))
     store.settle(entry, Reply("c1", True, "cloned", 4, runs=[4, 5]))
     for number in range(5):
         store.log(f"line {number}", run=1, level="notice")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from contextlib import closing
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from rftui.automl.rules import Switch
 from rftui.client import Connection
 from rftui.commands.text import dump, dump_line, pair, table
 from rftui.errors import DONE, FAILED, UserError
-from rftui.messages import Command
+from rftui.messages import Command, SetRule
 from rftui.paths import ExperimentDir
 from rftui.store import Store
 
@@ -38,7 +37,7 @@ def rules(arguments: argparse.Namespace) -> int:
     }
     changes["on"] = arguments.word == "on"
     kinds.switched(switches[arguments.rule], changes, {})  # what cannot be needs no scheduler to say so
-    command = Command(secrets.token_hex(8), "rule", name=arguments.rule, changes=changes, by="cli")
+    command = SetRule(arguments.rule, changes, by="cli")
     return _switch(experiment, command, arguments.json)
 
 

@@ -1,10 +1,11 @@
-"""Between viewers and the scheduler. Viewer -> scheduler: `Attach`, `Command`. Scheduler -> viewer: `Snapshot`, then
+"""Between viewers and the scheduler. Viewer -> scheduler: `Attach`, a `Command`. Scheduler -> viewer: `Snapshot`, then
 `Update`s, and one `Reply` a command."""
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rftui.runs import Run
 
@@ -18,32 +19,102 @@ class Attach:
     viewer: str
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Command:
-    """An op: "stop", "resume", "clone", "delete", "undo"; or of the experiment: "rule" (switch the rule `name` on or
-    off, or change it, by `changes`), "finish" (end once no run is active) and "halt" (stop every run at its next
-    step, resumable, and end).
+    """What a viewer, the shell, Python or a rule asks; `by` is who ("key", "cli", "python", "rule NAME").
 
-    Of a clone, `changes` maps dotted knob names to new values and `sweep` others to several each: every combination
-    makes a clone. `warm`: from the parent's weights, now or at its committed checkpoint of step `from_step`;
-    `continue_schedule`: with the parent's optimizer and schedule; `stop_parent`: which is stopped once they are
-    accepted. `by` is who asked ("key", "cli", "python", "rule NAME"), and `reason` is why, where it was a rule. A
-    command that comes again with the same `id` is answered as before.
+    One that comes again with the same `id` is answered as before.
     """
 
-    id: str
-    op: str
-    run: int = 0
+    op: ClassVar[str]
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    by: str = "key"
+    viewer: str = ""
+
+
+@dataclass
+class RunCommand(Command):
+    """An op on a run (`runs.OPS`)."""
+
+    run: int
+
+
+@dataclass
+class Stop(RunCommand):
+    """`reason` is why, where a rule asks."""
+
+    op = "stop"
+    reason: str = ""
+
+
+@dataclass
+class Resume(RunCommand):
+    op = "resume"
+
+
+@dataclass
+class Clone(RunCommand):
+    """`changes` maps dotted knob names to new values and `sweep` others to several each: every combination makes a
+    clone.
+
+    `warm`: from the parent's weights, now or at its committed checkpoint of step `from_step`; `continue_schedule`:
+    with the parent's optimizer and schedule; `stop_parent`: which is stopped once they are accepted.
+    """
+
+    op = "clone"
     changes: dict[str, Any] = field(default_factory=dict)
     warm: bool = False
     name: str | None = None
-    by: str = "key"
-    viewer: str = ""
     sweep: dict[str, list[Any]] = field(default_factory=dict)
     from_step: int | None = None
     continue_schedule: bool = False
     stop_parent: bool = False
-    reason: str = ""
+
+
+@dataclass
+class Delete(RunCommand):
+    op = "delete"
+
+
+@dataclass
+class Undo(RunCommand):
+    """Bring back a deleted run."""
+
+    op = "undo"
+
+
+@dataclass
+class SetRule(Command):
+    """Switch the rule `name` on or off ("on" in `changes`), or change its parameters."""
+
+    op = "rule"
+    name: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Finish(Command):
+    """End once no run is active."""
+
+    op = "finish"
+
+
+@dataclass
+class Interrupt(Command):
+    """Stop every run at its next step, resumable, and end."""
+
+    op = "interrupt"
+
+
+@dataclass
+class Leave(Command):
+    """The viewer goes."""
+
+    op = "leave"
+
+
+RUN_COMMANDS: dict[str, type[RunCommand]] = {kind.op: kind for kind in (Stop, Resume, Clone, Delete, Undo)}
+"""Op -> its command."""
 
 
 # ---------------------------------------------------------------- scheduler -> viewer

@@ -11,7 +11,7 @@ from rftui.checkpoints import committed
 from rftui.config.spec import change
 from rftui.config.sweeps import combinations, sweep_faults
 from rftui.config.validate import sentence
-from rftui.messages import Command, Reply
+from rftui.messages import Clone, Reply
 from rftui.naming import run_name, short
 from rftui.redaction import redact
 from rftui.runs import FAILED, Run
@@ -28,7 +28,7 @@ class Cloning:
         self._registry = registry
         self._turns = turns
 
-    def clone(self, command: Command, run: Run, asked: str) -> Reply:
+    def clone(self, command: Clone, run: Run, asked: str) -> Reply:
         """The answer; `asked` is by whom, for the event log."""
         fields = self._registry.schema.get(run.algo, [])
         if not fields:
@@ -66,7 +66,7 @@ class Cloning:
         text = f"run {named} is {done}" if len(clones) == 1 else f"runs {named} are {done}"
         return Reply(command.id, True, text, clones[0].id, runs=[clone.id for clone in clones])
 
-    def _checkpoint(self, command: Command, run: Run) -> tuple[Path | None, str]:
+    def _checkpoint(self, command: Clone, run: Run) -> tuple[Path | None, str]:
         """The committed checkpoint to start from, or why there is none; neither where the run's worker is to be asked
         for the weights of its next step."""
         if command.from_step is None and run.id in self._turns.resident:
@@ -85,7 +85,7 @@ class Cloning:
             return False
         return True
 
-    def _new_run(self, command: Command, run: Run, changes: dict[str, Any]) -> Run:
+    def _new_run(self, command: Clone, run: Run, changes: dict[str, Any]) -> Run:
         clone = Run(0, "", run.algo, run.fit, run.config_index, parent=run.id, warm=command.warm, created=time.time())
         clone.continue_schedule = command.continue_schedule
         clone.changes, clone.config, clone.knobs = run.changes, run.config, run.knobs

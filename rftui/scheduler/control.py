@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from typing import Protocol
 
 from rftui.config.generation import steps_apart
 from rftui.errors import UserError
-from rftui.messages import Command, Reply
-from rftui.runs import DELETED, DONE, FAILED, OPS, STOPPED, STOPPING, WAITING, Run, refusal, why_not
+from rftui.messages import Clone, Command, Delete, Finish, Interrupt, Reply, Resume, RunCommand, SetRule, Stop
+from rftui.runs import DELETED, DONE, FAILED, STOPPED, STOPPING, WAITING, Run, refusal, why_not
 from rftui.scheduler.cloning import Cloning
 from rftui.scheduler.policy import entry_turns
 from rftui.scheduler.pruning import Rules
@@ -39,7 +38,7 @@ class Control:
 
     def handle(self, command: Command) -> Reply:
         """The answer to a command; an accepted one is in the journal before it takes effect."""
-        if command.op in OPS and (answered := self._registry.store.accepted(command.id)):
+        if isinstance(command, RunCommand) and (answered := self._registry.store.accepted(command.id)):
             return answered  # whoever asked did not see the answer, and asks again
         entry = self._registry.store.journal(command)
         try:
@@ -49,41 +48,52 @@ class Control:
         except Exception as error:  # one op must not end the training of all runs
             traceback.print_exc()
             text = f"{command.op} failed, which is a fault of rftui: {type(error).__name__}: {error}"
-            self._registry.log(text, self._registry.runs.get(command.run), "error")
+            run = self._registry.runs.get(command.run) if isinstance(command, RunCommand) else None
+            self._registry.log(text, run, "error")
             reply = Reply(command.id, False, text)
         self._registry.store.settle(entry, reply)
         return reply
 
     def _answer(self, command: Command) -> Reply:
-        if command.op == "finish":
-            self._host.finish()
-            return Reply(command.id, True, "ends once no run is active")
-        if command.op == "halt":
-            self._host.interrupt()
-            return Reply(command.id, True, "every run stops at its next step")
-        if command.op == "rule":
-            return self._rule(command)
-        if command.op not in OPS:
-            return Reply(command.id, False, f"{command.op!r} is no op: say {', '.join(OPS[:-1])} or {OPS[-1]}")
+        match command:
+            case Finish():
+                self._host.finish()
+                return Reply(command.id, True, "ends once no run is active")
+            case Interrupt():
+                self._host.interrupt()
+                return Reply(command.id, True, "every run stops at its next step")
+            case SetRule():
+                return self._set_rule(command)
+            case RunCommand():
+                return self._act(command)
+        raise TypeError(f"no such command: {type(command).__name__}")
+
+    def _act(self, command: RunCommand) -> Reply:
         run = self._registry.runs.get(command.run)
         if run is None:
             return Reply(command.id, False, f"there is no run {command.run}")
         if reason := why_not(run, command.op):
             return Reply(command.id, False, refusal(run, command.op, reason))
-        if self._host.ending and command.op in ("resume", "clone"):
+        if self._host.ending and isinstance(command, (Resume, Clone)):
             return self.too_late(command)
-        if command.op == "clone":
+        if isinstance(command, Clone):
             reply = self._cloning.clone(command, run, _asked(command))
             if reply.ok and command.stop_parent and not why_not(run, "stop"):
-                reply.text += f"; {self._carried_out(self._stop, command, run)}"
+                reply.text += f"; {self._carry_out(Stop(run.id, by=command.by), run)}"
             return reply
-        op = {"stop": self._stop, "resume": self._resume, "delete": self._delete, "undo": self._undo}[command.op]
-        return Reply(command.id, True, self._carried_out(op, command, run))
+        return Reply(command.id, True, self._carry_out(command, run))
 
-    def _carried_out(self, op: Callable[[Run], str], command: Command, run: Run) -> str:
-        text = op(run)
-        if op == self._stop:
-            run.stopped_by = f"{command.by}: {command.reason}" if command.reason else None
+    def _carry_out(self, command: RunCommand, run: Run) -> str:
+        match command:
+            case Stop():
+                text = self._stop(run)
+                run.stopped_by = f"{command.by}: {command.reason}" if command.reason else None
+            case Resume():
+                text = self._resume(run)
+            case Delete():
+                text = self._delete(run)
+            case _:
+                text = self._undo(run)
         self._registry.touch(run)
         self._registry.log(f"{text} ({_asked(command)})", run)
         return text
@@ -92,9 +102,9 @@ class Control:
         """The refusal of what only another scheduler can do."""
         return Reply(command.id, False, "the experiment is just ending; `rftui open` takes it up again", ending=True)
 
-    def _rule(self, command: Command) -> Reply:
+    def _set_rule(self, command: SetRule) -> Reply:
         try:
-            text = self._rules.switch(command.name or "", command.changes)
+            text = self._rules.switch(command.name, command.changes)
         except UserError as fault:
             return Reply(command.id, False, str(fault))
         self._registry.log(f"{text} ({_asked(command)})")
@@ -150,4 +160,4 @@ class Control:
 
 def _asked(command: Command) -> str:
     by = {"key": "by key", "cli": "from the shell", "python": "from Python"}.get(command.by, f"by {command.by}")
-    return f"{by}: {command.reason}" if command.reason else by
+    return f"{by}: {command.reason}" if isinstance(command, Stop) and command.reason else by

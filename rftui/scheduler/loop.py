@@ -169,7 +169,7 @@ class Scheduler:
             case messages.Attach(viewer):
                 self.registry.flush()
                 self.server.send(viewer, self.registry.snapshot())
-            case messages.Command(op="leave"):
+            case messages.Leave():
                 self.server.drop_viewer(message.viewer)
             case messages.Command():
                 self._command(message)
@@ -299,7 +299,7 @@ class Scheduler:
                 match message := self.server.inbox.get():
                     case signal.Signals():
                         return
-                    case messages.Attach() | messages.Command(op="leave"):
+                    case messages.Attach() | messages.Leave():
                         self._receive(message)
                     case messages.Command():
                         self.server.send(message.viewer, self.control.too_late(message))

@@ -25,7 +25,7 @@ class Rules:
         self._looked: object = None
         self._show()
 
-    def presses(self) -> Iterator[messages.Command]:
+    def presses(self) -> Iterator[messages.Stop]:
         """The stops that the rules ask for now, one after the other; each is to be carried out before the next."""
         if self._state() == self._looked:
             return
@@ -39,7 +39,7 @@ class Rules:
             for verdict in verdicts:
                 if verdict.outcome == STOP:
                     identity, by = f"rule {name} {verdict.run} {verdict.rung}", f"rule {name}"
-                    yield messages.Command(identity, "stop", verdict.run, by=by, reason=verdict.reason)
+                    yield messages.Stop(verdict.run, verdict.reason, id=identity, by=by)
         self._looked = self._state()
 
     def switch(self, name: str, changes: dict[str, Any]) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 from rftui.automl.suggest import Suggestion
-from rftui.messages import Command
+from rftui.messages import Clone
 from rftui.runs import Run
 from rftui.tui.screens.clone import CloneRequest, CloneScreen
 from rftui.tui.screens.promote import PromoteRequest, PromoteScreen
@@ -87,11 +86,14 @@ class Clones:
         self._app.push_screen(screen, answered)
 
     def _send(self, request: CloneRequest, run: Run) -> None:
-        command = Command(uuid.uuid4().hex, "clone", run.id, request.changes, request.warm, request.name)
-        command.sweep, command.from_step, command.continue_schedule = (
+        command = Clone(
+            run.id,
+            request.changes,
+            request.warm,
+            request.name,
             request.sweep,
             request.from_step,
             request.continue_schedule,
+            request.stop_parents,
         )
-        command.stop_parent = request.stop_parents
         self._ops.send(command, run)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rftui.errors import DONE, FAILED, INTERRUPTED
 from rftui.launching import Launch
 from rftui.link import LinkLost
-from rftui.messages import Command, Reply
+from rftui.messages import RUN_COMMANDS, Command, Finish, Interrupt, Reply, SetRule
 from rftui.runs import DELETED, Run, why_not
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import refusal as runs_refusal
@@ -100,7 +99,7 @@ class Ops:
             why = READONLY if self._readonly else "the scheduler has ended"
             self._app.say(f"rule {rule} stays as it is: {why}", True)
             return
-        command = Command(uuid.uuid4().hex, "rule", name=rule, changes={"on": on})
+        command = SetRule(rule, {"on": on})
         self._switched.add(command.id)
         try:
             viewer.send(command)
@@ -189,7 +188,7 @@ class Ops:
         elif self._board.active:
             self._app.push_screen(QuitScreen(self._board.active, self._board.opens, ascii=self._ascii), self._answered)
         else:
-            self._end("finish", self._code, "the scheduler ends; q leaves without waiting")
+            self._end(Finish(), self._code, "the scheduler ends; q leaves without waiting")
 
     def _end_script(self) -> None:
         """Nobody would see what becomes of a script that has not begun to train: it ends with its viewer."""
@@ -208,16 +207,16 @@ class Ops:
     def _answered(self, answer: str | None) -> None:
         if answer == "leave":
             self._app.exit(DONE)
-        elif answer == "halt":
-            self._end("halt", INTERRUPTED, "every run stops at its next step; q leaves without waiting")
+        elif answer == "interrupt":
+            self._end(Interrupt(), INTERRUPTED, "every run stops at its next step; q leaves without waiting")
 
-    def _end(self, op: str, code: int, text: str) -> None:
+    def _end(self, command: Command, code: int, text: str) -> None:
         """Have the scheduler end, and leave when it has."""
         assert self._attached.viewer
         self.leaving = code
         self._app.say(text)
         try:
-            self._attached.viewer.send(Command(uuid.uuid4().hex, op))
+            self._attached.viewer.send(command)
         except LinkLost:
             self._app.exit(code)
 
@@ -250,7 +249,7 @@ class Ops:
     def ask(self, op: str, runs: list[Run], left_out: str = "") -> None:
         for run in runs:
             self._board.asked[run.id] = (_DOING[op], DELETED if op == "undo" else run.state)
-            self.send(Command(uuid.uuid4().hex, op, run.id), run)
+            self.send(RUN_COMMANDS[op](run.id), run)
         self._app.show_asked({run.id for run in runs})
         if runs and left_out:
             self._app.say(f"{op} asked for; but {left_out}", True)

@@ -9,7 +9,7 @@ import pytest
 
 from rftui import launching
 from rftui.link_server import Server
-from rftui.messages import Attach, Command, ExperimentInfo, Field, Reply, Snapshot, Update
+from rftui.messages import Attach, Command, ExperimentInfo, Field, Leave, Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.store import Store
 
@@ -40,7 +40,7 @@ class Scheduler:
                     info = ExperimentInfo("exp", str(self._experiment.path))
                     self._server.send(viewer, Snapshot(0, info, [], {}, [], [], {}))
                     threading.Timer(0.1, self._describe, [viewer]).start()
-                case Command(op="leave"):
+                case Leave():
                     pass
                 case Command() as command:
                     self.commands.append(command)

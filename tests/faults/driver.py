@@ -2,13 +2,12 @@
 
 import signal
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable
 
 import psutil
 
-from rftui.messages import Command
+from rftui.messages import Clone, Command, Resume, Stop
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
 from tests.faults.experiment import (
     CHANGES,
@@ -158,17 +157,15 @@ class Driver:
             if stopped.state == DONE:
                 self._answered["stop"] = self._answered["resume"] = "it was done already"
             elif stopped.state not in (STOPPED,) and sum(run.step for run in runs) >= self._plan.stop_at:
-                self._send("stop", Command(uuid.uuid4().hex, "stop", STOPPED_RUN, by="python"))
+                self._send("stop", Stop(STOPPED_RUN, by="python"))
         if stopped and stopped.state == STOPPED:
             self._answered.setdefault("stop", "unheard")
-            self._send("resume", Command(uuid.uuid4().hex, "resume", STOPPED_RUN, by="python"))
+            self._send("resume", Resume(STOPPED_RUN, by="python"))
         if parent and parent.state == DONE and "clone" not in self._answered:
             if any(run.name == CLONE for run in runs):
                 self._answered["clone"] = "unheard"
             elif self._home.knobs_are_known():
-                self._send(
-                    "clone", Command(uuid.uuid4().hex, "clone", PARENT, CHANGES, warm=True, name=CLONE, by="python")
-                )
+                self._send("clone", Clone(PARENT, CHANGES, warm=True, name=CLONE, by="python"))
 
     def _send(self, op: str, command: Command) -> None:
         reply = self._home.ask(command)

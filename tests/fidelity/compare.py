@@ -11,7 +11,7 @@ from pathlib import Path
 from rftui import cli
 from rftui.checkpoints import newest_checkpoint
 from rftui.link import LinkLost, Viewer
-from rftui.messages import Command
+from rftui.messages import RUN_COMMANDS
 from rftui.paths import ExperimentDir
 from rftui.store import Store
 
@@ -92,7 +92,7 @@ class Watch:
 
     def ask(self, op, run):
         self._sent += 1
-        self._viewer.send(Command(str(self._sent), op, run, by="python"))
+        self._viewer.send(RUN_COMMANDS[op](run, id=str(self._sent), by="python"))
 
 
 class Ejected:

@@ -8,7 +8,7 @@ import torch
 
 from rftui.checkpoints import checkpoint_marker
 from rftui.link import LinkLost
-from rftui.messages import Command, Reply
+from rftui.messages import Clone, Finish, Reply
 from rftui.store import Store
 from tests.fidelity.cases import DPO, GRPO, LORA, SEED, SFT
 from tests.fidelity.compare import Ejected, Rftui, curves, differences, plain
@@ -31,11 +31,11 @@ def clones(rftui):
             if not asked and any(getattr(message, "schema", None) for message in messages):
                 asked = True
                 for run in range(1, len(PARENTS) + 1):
-                    viewer.send(Command(str(run), "clone", run, CHANGES, warm=True, by="python"))
+                    viewer.send(Clone(run, CHANGES, warm=True, by="python"))
             replies += [message for message in messages if isinstance(message, Reply)]
             if len(replies) == len(PARENTS):
                 assert all(reply.ok for reply in replies), replies
-                viewer.send(Command("", "finish"))
+                viewer.send(Finish())
                 break
         while True:
             viewer.poll(5)

@@ -4,11 +4,11 @@ import threading
 from itertools import count
 
 import pytest
-from fake_worker import FakeWorkers, World
+from fake_worker import FakeWorkers, World, command_of
 
-from rftui import link
+from rftui import link_server
 from rftui.launching import attach
-from rftui.messages import Command, Reply, Snapshot, Update
+from rftui.messages import Finish, Reply, Snapshot, Update
 from rftui.paths import create
 from rftui.runs import Run
 from rftui.scheduler import loop
@@ -63,14 +63,14 @@ class Eyes:
 
     def ask(self, op, run=0, changes=None, **how):
         """The answer to a command."""
-        command = Command(f"{self.viewer.name}-{next(self._ids)}", op, run, changes or {}, **how)
+        command = command_of(op, run, changes, id=f"{self.viewer.name}-{next(self._ids)}", **how)
         self.viewer.send(command)
         self.until(lambda: command.id in self.replies)
         return self.replies[command.id]
 
     def finish(self):
         """Say so; the scheduler may end before its answer can be read."""
-        self.viewer.send(Command("finish", "finish"))
+        self.viewer.send(Finish())
 
     def state(self, run, *states):
         self.until(lambda: self.runs[run].state in states)
@@ -108,7 +108,7 @@ def world(monkeypatch):
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: NoTracking())
     monkeypatch.setattr(loop, "_HOUSEKEEPING", 0.1)
     monkeypatch.setattr(loop, "_LINGER", 0.3)
-    monkeypatch.setattr(link, "_LAST_WORDS", 0.1)  # most viewers here do not watch to the end
+    monkeypatch.setattr(link_server, "_LAST_WORDS", 0.1)  # most viewers here do not watch to the end
     yield world
     world.let_go()
 

@@ -24,6 +24,18 @@ class Hold:
         assert self.reached.wait(20), "no worker came to the step"
 
 
+def command_of(op, run, changes=None, **how):
+    """The command of an op by its name."""
+    match op:
+        case "finish" | "interrupt":
+            return {"finish": messages.Finish, "interrupt": messages.Interrupt}[op](**how)
+        case "rule":
+            return messages.SetRule(how.pop("name"), changes or {}, **how)
+        case "clone":
+            return messages.Clone(run, changes or {}, **how)
+    return messages.RUN_COMMANDS[op](run, **how)
+
+
 class World:
     """What the fake workers shall do, and what they were asked. Steps are numbered from 1, chunks hold `per` steps."""
 

@@ -7,7 +7,7 @@ import pytest
 
 import rftui
 from rftui.errors import UserError
-from rftui.messages import Command, Field
+from rftui.messages import Field, Finish
 from rftui.runs import DELETED, DONE, RUNNING, STOPPED, STOPPING
 
 RATE = "training_args.learning_rate"
@@ -130,7 +130,7 @@ def test_waiting_ends_with_the_scheduler(connected, play):
         other.stop(1, 2, 3)
         hold.go.set()
         other.wait()
-        other.ask(Command("f", "finish"))
+        other.ask(Finish())
     play.plays[0].end()
     thread.join(30)
     assert not thread.is_alive() and [run.state for run in waited] == [STOPPED] * 3

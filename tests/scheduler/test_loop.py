@@ -160,7 +160,7 @@ def test_halt_leaves_everything_resumable_and_reopening_trains_on(play, kept, ey
     scheduler = play(viewer=True)
     hold.wait()
     seen = eyes()
-    assert seen.ask("halt").ok
+    assert seen.ask("interrupt").ok
     world.came("cpu")
     hold.go.set()
     assert scheduler.end() == 130

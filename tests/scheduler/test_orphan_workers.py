@@ -109,7 +109,7 @@ def test_a_scheduler_waits_with_its_own_and_can_be_watched_and_interrupted(play,
         seen = eyes()
         seen.until(lambda: "earlier scheduler" in seen.experiment.waiting_for)
         assert world.started == [] and seen.experiment.state == "loading"
-        assert seen.ask("halt").ok
+        assert seen.ask("interrupt").ok
         assert scheduler.end() == 130
     assert kept().meta("state") == "interrupted"
     with experiment.lock_worker():

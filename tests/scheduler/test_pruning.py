@@ -7,7 +7,7 @@ from simulated import journal, set_rules
 
 from rftui import messages
 from rftui.automl import RFEarlyStopping, RFMedianStopping, RFSuccessiveHalving, rules
-from rftui.messages import Command
+from rftui.messages import Interrupt
 from rftui.runs import DONE, STOPPED, WAITING
 
 WHY = "loss 3 after chunk 1 of 3 is 3rd of 3; 2 go on"
@@ -159,7 +159,7 @@ def test_what_the_rules_were_set_to_goes_on_when_it_is_opened_again(halved, play
     hold = halved.hold(3, 2)
     first = play()
     hold.wait()
-    eyes().viewer.send(Command("halt", "halt"))
+    eyes().viewer.send(Interrupt())
     halved.came("cpu")
     hold.go.set()
     assert first.end() == 130 and kept().decisions("halving") == {}

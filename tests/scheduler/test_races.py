@@ -1,16 +1,27 @@
 """Messages that cross: the real scheduler, given one message at a time, with no worker and no thread behind it."""
 
 import os
-import secrets
 import shutil
 import signal
 
 import pytest
-from fake_worker import write_checkpoint, write_final
+from fake_worker import command_of, write_checkpoint, write_final
 
 from rftui import messages
 from rftui.errors import UserError
-from rftui.messages import Begun, Command, Field, Halt, Halted, Quit, SnapshotWeights, Turn, WeightsReady
+from rftui.messages import (
+    Begun,
+    Delete,
+    Field,
+    Halt,
+    Halted,
+    Leave,
+    Quit,
+    SnapshotWeights,
+    Stop,
+    Turn,
+    WeightsReady,
+)
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
 from rftui.scheduler import loop
 from rftui.scheduler.headless import Printer
@@ -79,7 +90,7 @@ class Rig:
         self.says(Begun(run, 0, 6, 0, 3, 0.0), messages.Stepped(run, step, 0, 0.1))
 
     def ask(self, op, run=0, changes=None, **how):
-        command = Command(how.pop("id", None) or secrets.token_hex(4), op, run, changes or {}, **how)
+        command = command_of(op, run, changes, **how)
         self.scheduler._receive(command)
         if not self.scheduler._ending:
             self.turns.assign()
@@ -436,7 +447,7 @@ def test_the_end_waits_for_a_deleted_run_that_is_still_held(rigged):
 @pytest.mark.parametrize("op", ["resume", "clone"])
 def test_what_would_start_a_run_is_refused_while_everything_ends(rigged, op):
     rigged.ask("stop", 3)
-    rigged.ask("halt")
+    rigged.ask("interrupt")
     answer = rigged.ask(op, 3, {RATE: 1.0})
     assert not answer.ok and answer.ending and "just ending" in answer.text
     assert len(rigged.registry.runs) == 3 and rigged.state(3) == STOPPED
@@ -453,7 +464,7 @@ def test_what_comes_while_the_last_metrics_are_sent_is_answered(rig):
                 return False
             return True
 
-    asked = [messages.Attach("v"), Command("1", "delete", 1, viewer="v"), Command("", "leave", viewer="v")]
+    asked = [messages.Attach("v"), Delete(1, id="1", viewer="v"), Leave(viewer="v")]
     made = rig()
     made.scheduler._tracking = Sending()
     made.closed = True
@@ -465,7 +476,7 @@ def test_what_comes_while_the_last_metrics_are_sent_is_answered(rig):
 
 def test_a_stop_that_the_end_overtook_is_kept(rigged, experiment, rig):
     rigged.ask("stop", 1)
-    rigged.ask("halt")
+    rigged.ask("interrupt")
     assert rigged.close() == 130  # no Halted came: the workers were killed
     states = [run.state for run in Store.read(experiment.db).runs()]
     assert states == [STOPPED, QUEUED, QUEUED]
@@ -479,7 +490,7 @@ def test_a_stop_that_a_killed_scheduler_had_accepted_is_kept(rigged, experiment,
 
 
 def test_what_was_halted_goes_on_later(rigged):
-    rigged.ask("halt")
+    rigged.ask("interrupt")
     rigged.halts(1, 1)
     assert rigged.state(1) == WAITING and rigged.close() == 130
 
@@ -488,7 +499,7 @@ def test_a_clone_of_a_deleted_run_keeps_its_weights_where_the_end_overtook_the_p
     rigged.commit(1, 2)
     number = clone(rigged)
     rigged.ask("delete", 1)
-    rigged.ask("halt")
+    rigged.ask("interrupt")
     assert rigged.close() == 130  # the workers were killed
     assert not rigged.experiment.run(1).path.exists()
     again = rig(fit=None)
@@ -531,7 +542,7 @@ def test_the_journal_is_committed_before_the_answer_leaves(rigged, experiment):
 
     rigged.registry.flush()
     rigged.scheduler.server.send = send
-    rigged.scheduler._receive(Command("c", "stop", 99))
+    rigged.scheduler._receive(Stop(99))
     assert seen == [1]
 
 

@@ -16,6 +16,7 @@ from datasets import Dataset, disable_progress_bars, enable_caching
 from rftui import paths
 from rftui.automl import RFDPOConfig, RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
+from rftui.checkpoints import CHECKPOINT_MARKER
 from rftui.config.spec import Spec
 from rftui.errors import UserError
 from rftui.runs import Run
@@ -109,7 +110,7 @@ def test_a_run_is_plain_code_and_its_rows_lie_beside_it(tmp_path):
 def test_what_ended_early_is_stopped_at_its_step_and_old_markers_tell_no_threads(tmp_path):
     case = Case(tmp_path, config())
     run = case.run(1)
-    marker = case.left(case.experiment.run(1).path / "step-3", 3) / paths.CHECKPOINT_MARKER
+    marker = case.left(case.experiment.run(1).path / "step-3", 3) / CHECKPOINT_MARKER
     said = json.loads(marker.read_text())
     del said["threads"]
     marker.write_text(json.dumps(said))

@@ -26,7 +26,7 @@ class Shown:
         return self.viewer.sent
 
     def asked(self) -> list[tuple[str, int]]:
-        return [(command.op, command.run) for command in self.viewer.sent]
+        return [(command.op, getattr(command, "run", 0)) for command in self.viewer.sent]
 
     def lines(self) -> list[str]:
         strips = self.app.screen._compositor.render_strips()

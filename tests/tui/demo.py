@@ -57,7 +57,7 @@ class Imagined(FakeViewer):
     def answer(self, command: Command) -> None:
         with self._lock:
             run = self.runs.get(command.run)
-            if command.op in ("halt", "finish"):
+            if command.op in ("interrupt", "finish"):
                 self._ending = True
                 return
             if command.op == "rule":

@@ -529,7 +529,7 @@ async def test_leave_them_training(show):
 async def test_stop_them_and_quit(show):
     async with show() as shown:
         await shown.press("q", "s")
-        assert shown.asked() == [("halt", 0)] and "q leaves without waiting" in shown.message()
+        assert shown.asked() == [("interrupt", 0)] and "q leaves without waiting" in shown.message()
         assert shown.app.return_value is None
         shown.viewer.lose()
         await shown.until(lambda: shown.app._exit)

@@ -47,7 +47,7 @@ async def test_confirm_shows_its_keys_however_long_the_question_is(name: str, si
         assert "The end." in flat(app)
 
 
-@pytest.mark.parametrize("key, answer", [("l", "leave"), ("s", "halt"), ("escape", None), ("q", None)])
+@pytest.mark.parametrize("key, answer", [("l", "leave"), ("s", "interrupt"), ("escape", None), ("q", None)])
 async def test_quit(key: str, answer: str | None) -> None:
     async with shown_over(QuitScreen(3, "rftui open tinychat-sft", ascii=True), (60, 20)) as (app, pilot):
         assert "3 runs are not done" in visible(app)

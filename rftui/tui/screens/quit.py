@@ -13,7 +13,8 @@ from textual.widgets import Static
 
 
 class QuitScreen(ModalScreen[str | None]):
-    """ "leave" them training, "halt" them at their next step, or None: stay. `opens`: the command that comes back."""
+    """ "leave" them training, "interrupt" them at their next step, or None: stay. `opens`: the command that comes
+    back."""
 
     DEFAULT_CSS = """
     QuitScreen { align: center middle; }
@@ -22,7 +23,7 @@ class QuitScreen(ModalScreen[str | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "answer('leave')"),
-        Binding("s", "answer('halt')"),
+        Binding("s", "answer('interrupt')"),
         Binding("escape,q", "answer('')"),
     ]
 
