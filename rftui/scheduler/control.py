@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from typing import Protocol
 
 from rftui.config.generation import steps_apart
 from rftui.errors import UserError
 from rftui.messages import Clone, Command, Delete, Finish, Interrupt, Reply, Resume, RunCommand, SetRule, Stop
 from rftui.runs import DELETED, DONE, FAILED, STOPPED, STOPPING, WAITING, Run, refusal, why_not
 from rftui.scheduler.cloning import Cloning
+from rftui.scheduler.ending import Ending
+from rftui.scheduler.placement import DELETE, MOVE, STOP
 from rftui.scheduler.policy import entry_turns
 from rftui.scheduler.pruning import Rules
 from rftui.scheduler.registry import Registry
@@ -17,20 +18,11 @@ from rftui.scheduler.turns import Turns
 from rftui.store import Unwritten
 
 
-class Host(Protocol):
-    """What the ops need of the scheduler's loop."""
-
-    @property
-    def ending(self) -> bool: ...
-    def finish(self) -> None: ...
-    def interrupt(self) -> None: ...
-
-
 class Control:
     """Carries out commands. Everything here happens between two messages of the loop."""
 
-    def __init__(self, host: Host, registry: Registry, turns: Turns, rules: Rules) -> None:
-        self._host = host
+    def __init__(self, ending: Ending, registry: Registry, turns: Turns, rules: Rules) -> None:
+        self._ending = ending
         self._registry = registry
         self._turns = turns
         self._cloning = Cloning(registry, turns)
@@ -45,6 +37,8 @@ class Control:
             reply = self._answer(command)
         except Unwritten:
             raise
+        except UserError as error:
+            reply = Reply(command.id, False, str(error))
         except Exception as error:  # one op must not end the training of all runs
             traceback.print_exc()
             text = f"{command.op} failed, which is a fault of rftui: {type(error).__name__}: {error}"
@@ -57,10 +51,10 @@ class Control:
     def _answer(self, command: Command) -> Reply:
         match command:
             case Finish():
-                self._host.finish()
+                self._ending.finish()
                 return Reply(command.id, True, "ends once no run is active")
             case Interrupt():
-                self._host.interrupt()
+                self._ending.interrupt()
                 return Reply(command.id, True, "every run stops at its next step")
             case SetRule():
                 return self._set_rule(command)
@@ -74,7 +68,7 @@ class Control:
             return Reply(command.id, False, f"there is no run {command.run}")
         if reason := why_not(run, command.op):
             return Reply(command.id, False, refusal(run, command.op, reason))
-        if self._host.ending and isinstance(command, (Resume, Clone)):
+        if self._ending.begun and isinstance(command, (Resume, Clone)):
             return self.too_late(command)
         if isinstance(command, Clone):
             reply = self._cloning.clone(command, run, _asked(command))
@@ -115,7 +109,7 @@ class Control:
             run.state, run.device = STOPPED, None
             self._turns.snapshots.freed(run)
             return f"run {run.id} is stopped"
-        self._turns.halt(run, "stop")
+        self._turns.halt(run, STOP)
         run.state = STOPPING
         apart = steps_apart(run.algo, run.config.get("training_args") or {})
         where = "its next step" if apart == 1 else f"the next end of a generation (every {apart} steps)"
@@ -123,7 +117,10 @@ class Control:
 
     def _resume(self, run: Run) -> str:
         run.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
+        self._turns.placements[run.id].faults, run.error = 0, None
         self._turns.go_back(run)
+        if run.state == STOPPED:
+            raise UserError(refusal(run, "resume", run.error or ""))
         text = f"run {run.id} goes on from step {run.step} with the next free turn"
         if run.stopped_by:
             run.stopped_by, run.exempt = None, True
@@ -133,7 +130,7 @@ class Control:
     def _delete(self, run: Run) -> str:
         run.before = run.state
         if run.id in self._turns.resident:
-            self._turns.halt(run, "delete")
+            self._turns.halt(run, DELETE)
         self._turns.snapshots.forget(run)
         run.state, run.device = DELETED, None
         if run.id not in self._turns.resident:
@@ -148,7 +145,7 @@ class Control:
         stopped = before in (STOPPED, STOPPING)
         run.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
         if run.id in self._turns.resident:
-            self._turns.halt(run, "stop" if stopped else "move")
+            self._turns.halt(run, STOP if stopped else MOVE)
             run.state = STOPPING if stopped else WAITING
         else:
             self._turns.go_back(run, keep=stopped)

@@ -9,6 +9,7 @@ from rftui import messages
 from rftui.link_server import Server
 from rftui.scheduler.recovery import OrphanWorkers, take_up
 from rftui.scheduler.registry import Registry
+from rftui.scheduler.run_reports import RunReports
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.workers import Workers
 
@@ -26,8 +27,10 @@ class Crew:
         self._registry = registry
         self._workers = workers
         self._turns = turns
+        self._reports = RunReports(registry, turns)
         self._fit = fit
         self._early_deaths: Counter[str] = Counter()
+        self._checker: str | None = None  # the worker that describes the knobs and checks the configs
 
     def begin(self) -> None:
         """Take the experiment up and start the workers, once nothing of an earlier scheduler lives. Raises
@@ -60,24 +63,38 @@ class Crew:
             case messages.Gone(status):
                 self._gone(worker, status)
             case _:
-                self._turns.report(worker, report)
+                self._reports.take(worker, report)
+
+    def recover(self, worker: str, report: Any) -> None:
+        """A report could not be taken in. Raises RuntimeError where nothing can make up for it."""
+        match report:
+            case messages.Gauge() | messages.Note():
+                pass
+            case messages.Ready() | messages.Schema() | messages.Checked():
+                self._workers.kill([worker])  # the next one says it again
+            case messages.Gone():
+                raise RuntimeError(f"the end of worker {worker} could not be taken in")
+            case _:
+                self._turns.recover(report)
 
     def _ready(self, worker: str, pid: int) -> None:
-        """A worker stands; the first one describes the knobs and checks the configs."""
         device = self._registry.devices[worker]
         device.state, device.pid = "ready", pid
         self._registry.touch_device(worker)
-        if worker == next(iter(self._workers.slots)):
-            if not self._registry.schema:
-                self._server.task(
-                    worker, messages.Describe(sorted({run.algo for run in self._registry.runs.values()}))
-                )
-            if self._fit is not None and not self._turns.open:
-                runs = [run for run in self._registry.runs.values() if run.fit == self._fit]
-                self._registry.set_info("loading", "the configs are checked")
-                self._server.task(worker, messages.Check(self._fit, runs))
+        if self._checker is None:
+            self._ask(worker)
         if self._fit is None:
             self._open_turns()
+
+    def _ask(self, worker: str) -> None:
+        """Have one worker describe the knobs and check the configs."""
+        self._checker = worker
+        if not self._registry.schema:
+            self._server.task(worker, messages.Describe(sorted({run.algo for run in self._registry.runs.values()})))
+        if self._fit is not None and not self._turns.open:
+            runs = [run for run in self._registry.runs.values() if run.fit == self._fit]
+            self._registry.set_info("loading", "the configs are checked")
+            self._server.task(worker, messages.Check(self._fit, runs))
 
     def _checked(self, answer: messages.Checked) -> None:
         """Turns are given unless a config has faults."""
@@ -99,12 +116,25 @@ class Crew:
         device.state = "lost"
         self._registry.touch_device(worker)
         self._turns.lost(worker)
+        if self._checker == worker:
+            self._checker = None
+            others = [name for name, other in self._registry.devices.items() if other.state == "ready"]
+            if others:
+                self._ask(others[0])
         if self._early_deaths[worker] > 1:
-            self.broken = f"worker {worker} could not start: {words}; see {self._workers.log(worker)}"
-            self._registry.log(self.broken, None, "error")
+            self._leave_out(worker, words)
             return
         self._registry.log(f"worker {worker} died (status {status}: {words}) and is started again", None, "error")
         device.pid, device.state = self._workers.start(worker), "starting"
+
+    def _leave_out(self, worker: str, words: str) -> None:
+        """A worker that cannot start does not end the training on the other devices."""
+        text = f"worker {worker} could not start: {words}; see {self._workers.log(worker)}"
+        if all(device.state == "lost" for device in self._registry.devices.values()):
+            self.broken = text
+        else:
+            text += "; the other workers go on without it"
+        self._registry.log(text, None, "error")
 
     def _open_turns(self) -> None:
         self._turns.open = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.control import Control
 from rftui.scheduler.crew import Crew
+from rftui.scheduler.ending import HOUSEKEEPING, Ending
 from rftui.scheduler.headless import Printer
+from rftui.scheduler.incidents import Incidents, one_line
 from rftui.scheduler.pruning import Rules
 from rftui.scheduler.recovery import discard_deleted
 from rftui.scheduler.registry import Registry
@@ -25,11 +28,6 @@ from rftui.scheduler.workers import Workers
 from rftui.store import Store, Unwritten
 from rftui.tracking.outbox import Outbox
 from rftui.tracking.outbox import start as start_tracking
-
-_HOUSEKEEPING = 2.0
-_LINGER = 10.0
-"""Seconds that an idle scheduler waits for a viewer to come back."""
-
 
 _LAST_SENDS = 30.0
 """Seconds that the end of everything waits for what is still to be sent to MLflow."""
@@ -77,38 +75,15 @@ class Scheduler:
             self.server.close()
             raise
         self.registry = Registry(experiment, self.store, self.server, list(self.workers.slots))
-        self.turns = Turns(self.registry, self.server, self.workers)
+        self.incidents = Incidents(self.registry)
+        self.turns = Turns(self.registry, self.server, self.incidents)
         self.turns.park()  # whatever an earlier scheduler was doing with them
         self.rules = Rules(self.registry)
-        self.control = Control(self, self.registry, self.turns, self.rules)
         self.crew = Crew(self.registry, self.server, self.workers, self.turns, fit)
-        self._viewer = viewer
+        self.ending = Ending(self.registry, self.server, self.workers, self.turns, self.crew, self.incidents, viewer)
+        self.control = Control(self.ending, self.registry, self.turns, self.rules)
         self._printer = Printer(self.registry)
         self._tracking: Outbox | None = None  # once there is something to track
-        self._unwritten: UserError | None = None  # the database can take nothing more
-        self._ending = False
-        self._interrupted = False
-        self._alone_since = time.monotonic()
-
-    # ------------------------------------------------------------ what the ops need
-
-    @property
-    def ending(self) -> bool:
-        """Whether no turn is given any more."""
-        return self._ending
-
-    def finish(self) -> None:
-        """End once no run is active."""
-        self._viewer = False
-
-    def interrupt(self) -> None:
-        """Stop every run at its next step, resumable, and end."""
-        if self._interrupted:
-            return
-        self._interrupted = True
-        self.registry.set_info(self.registry.info.state, "every run stops at its next step")
-        self.registry.log("every run stops at its next step and goes on when the experiment is opened", None, "notice")
-        self._end()
 
     # ------------------------------------------------------------ the loop
 
@@ -117,38 +92,40 @@ class Scheduler:
         try:
             self._loop()
         except Unwritten as trouble:
-            self._give_up(trouble)
-        finally:
-            code = self._close()
-        return code
+            self.ending.give_up_unwritten(trouble)
+        except UserError as trouble:
+            self.ending.give_up(trouble)
+        except Exception as error:
+            self.ending.give_up_broken(error)
+        return self.close()
 
     def _loop(self) -> None:
         tidied = 0.0
-        while not (self._ending and not self.workers.alive()):
-            if not self._ending and not self.crew.begun:
+        while not (self.ending.begun and not self.workers.alive()):
+            if not self.ending.begun and not self.crew.begun:
                 self.crew.begin()
             self._hear()
             if self.turns.open and not self._tracking:
                 self._tracking = start_tracking(self.experiment)
-            if not self._ending:
-                self.turns.assign()
+            if not self.ending.begun:
+                self.incidents.guarded("giving out turns", self.turns.assign)
             now = time.monotonic()
-            if now - tidied > _HOUSEKEEPING:
+            if now - tidied > HOUSEKEEPING:
                 tidied = now
                 self._tidy()
             if self.registry.due() == 0.0:
-                self._flush()
-            self._look_at_the_end()
+                self.incidents.guarded("keeping what changed", self._flush)
+            self.incidents.guarded("looking for the end", self.ending.look)
 
     def _hear(self) -> None:
         """Wait for a message, until something else is due, and take what has come by then."""
         due = self.registry.due()
-        timeout = _HOUSEKEEPING if due is None else due or 0.001
+        timeout = HOUSEKEEPING if due is None else due or 0.001
         try:
-            self._receive(self.server.inbox.get(timeout=timeout if self.crew.begun else min(timeout, 0.1)))
+            self.receive(self.server.inbox.get(timeout=timeout if self.crew.begun else min(timeout, 0.1)))
             # Only what has come by now: workers could report faster than they are read.
             for _ in range(self.server.inbox.qsize()):
-                self._receive(self.server.inbox.get())
+                self.receive(self.server.inbox.get())
         except queue.Empty:
             pass
 
@@ -156,28 +133,45 @@ class Scheduler:
         self.registry.flush()
         if self._tracking:
             self._tracking.wake()
-        if not (self._viewer or self.crew.faults):
+        if not (self.ending.waits_for_viewers or self.crew.faults):
             self._printer.print()
 
-    def _receive(self, message: Any) -> None:
+    def receive(self, message: Any) -> None:
+        """Take in one message; what goes wrong with it is told, and ends nothing else."""
         match message:
             case messages.Report(worker, incarnation, reports):
                 if self.workers.current(worker, incarnation):
                     for report in reports:
-                        if not (self._ending and isinstance(report, messages.Gone)):
-                            self.crew.hear(worker, report)
+                        if not (self.ending.begun and isinstance(report, messages.Gone)):
+                            self._heard(worker, report)
             case messages.Attach(viewer):
-                self.registry.flush()
-                self.server.send(viewer, self.registry.snapshot())
+                self.incidents.guarded("showing the experiment to a viewer", lambda: self._show(viewer))
             case messages.Leave():
                 self.server.drop_viewer(message.viewer)
             case messages.Command():
                 self._command(message)
             case signal.Signals():
                 self._signalled(message)
-        if self.turns.open and not self._ending:
-            for press in self.rules.presses():
-                self.control.handle(press)
+        if self.turns.open and not self.ending.begun:
+            self.incidents.guarded("judging by the rules", self._obey_rules)
+
+    def _heard(self, worker: str, report: Any) -> None:
+        """A report that cannot be taken in is set aside: its run goes back to where its files say that it is."""
+        try:
+            self.crew.hear(worker, report)
+        except UserError:
+            raise
+        except Exception as error:
+            self.incidents.note(f"taking in {type(report).__name__} of worker {worker}", error)
+            self.crew.recover(worker, report)
+
+    def _show(self, viewer: str) -> None:
+        self.registry.flush()
+        self.server.send(viewer, self.registry.snapshot())
+
+    def _obey_rules(self) -> None:
+        for press in self.rules.presses():
+            self.control.handle(press)
 
     def _command(self, command: messages.Command) -> None:
         try:
@@ -186,89 +180,48 @@ class Scheduler:
         except Unwritten as trouble:
             self.server.send(command.viewer, messages.Reply(command.id, False, str(trouble)))
             raise
+        except Exception as error:
+            self.incidents.note(f"keeping the answer to {command.op}", error)
+            text = f"{command.op} may not be done: {one_line(error)} (a fault of rftui)"
+            reply = messages.Reply(command.id, False, text)
         self.server.send(command.viewer, reply)
 
     def _signalled(self, number: signal.Signals) -> None:
         """The first ends it at the next step, the second at once. A terminal that hangs up says so more than once."""
-        if self._interrupted and number != signal.SIGHUP:
+        if self.ending.interrupted and number != signal.SIGHUP:
             self.workers.kill()
-        self.interrupt()
+        self.ending.interrupt()
 
     # ------------------------------------------------------------ the end
 
     def _tidy(self) -> None:
-        self.server.forget_dead_viewers()
-        if self.server.viewers:
-            self._alone_since = time.monotonic()
-        self.turns.retries.look(self.turns.resident)
-        self.registry.estimate(len(self.workers.slots))
+        guarded = self.incidents.guarded
+        guarded("looking after viewers", self.ending.look_after_viewers)
+        guarded("saving runs that wait for room on the disk", self.turns.retries.look)
+        guarded("estimating the time that is left", lambda: self.registry.estimate(len(self.workers.slots)))
+        guarded("hearing the tracker", self._hear_tracker)
+
+    def _hear_tracker(self) -> None:
         for notice in self._tracking.notices() if self._tracking else ():
             self.registry.log(notice, None, "notice")
 
-    def _look_at_the_end(self) -> None:
-        if self.crew.faults or self.crew.broken:
-            self._end()
-        if self._ending or not self.turns.open or any(run.active for run in self.registry.runs.values()):
-            if self.registry.info.state == "idle" and not self._ending:
-                self.registry.set_info("running")
-            return
-        if self.turns.resident:  # a deleted run that is still to be freed
-            return
-        if self._viewer and (self.server.viewers or time.monotonic() - self._alone_since < _LINGER):
-            self.registry.set_info("idle")
-            return
-        self._end()
-
-    def _end(self) -> None:
-        if not self._ending:
-            self._ending = True
-            for worker, device in self.registry.devices.items():
-                if device.state == "ready":
-                    self.server.task(worker, messages.Quit(save=True))
-            self.workers.kill([name for name, device in self.registry.devices.items() if device.state != "ready"])
-
-    def _give_up(self, trouble: Unwritten) -> None:
-        """The database cannot be written, so nothing that is trained could be kept. The workers end with a checkpoint;
-        what the database has last is where the experiment is taken up."""
-        name = self.experiment.name
-        text = f"{trouble}; mend that, and `rftui open {name}` goes on from the last checkpoints"
-        self._unwritten = UserError(text, code=INTERRUPTED)
-        self.registry.tell(text)
-        self._end()
-        self.turns.free_unsaved()
-        while self.workers.alive():
-            try:
-                message = self.server.inbox.get(timeout=_HOUSEKEEPING)
-            except queue.Empty:
-                continue
-            match message:
-                case messages.Report(worker, incarnation, reports) if self.workers.current(worker, incarnation):
-                    for report in reports:
-                        if isinstance(report, messages.Unsaved):  # and would wait for room
-                            self.server.task(worker, messages.Halt(report.run, save=False))
-                case signal.Signals():
-                    if self._interrupted:
-                        self.workers.kill()
-                    self._interrupted = True
-                case messages.Attach(viewer):
-                    self.server.send(viewer, self.registry.snapshot())
-                case messages.Command():
-                    self.server.send(message.viewer, messages.Reply(message.id, False, text))
-
-    def _close(self) -> int:
+    def close(self) -> int:
+        """Put everything down; the exit code, or what ended it raised."""
         self.workers.end(10.0)
-        if not self._unwritten:
+        if self.ending.kept:
             try:
                 self._put_down()
             except Unwritten as trouble:
-                self._give_up(trouble)
-        if not (self._viewer or self._unwritten or self.crew.faults):
-            self._printer.summary()
-        self._let_tracking_end()
-        self.store.close()
+                self.ending.give_up_unwritten(trouble)
+            except Exception as error:
+                self.ending.give_up_broken(error)
+        if not (self.ending.waits_for_viewers or self.ending.trouble or self.crew.faults):
+            self._attempt("printing the summary", self._printer.summary)
+        self._attempt("ending the tracker", self._let_tracking_end)
+        self._attempt("closing the database", self.store.close)
         self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
-        if self._unwritten:
-            raise self._unwritten
+        if self.ending.trouble:
+            raise self.ending.trouble
         if self.crew.broken:
             raise UserError(self.crew.broken, code=FAILED)
         if self.crew.faults:
@@ -278,10 +231,19 @@ class Scheduler:
             return INTERRUPTED
         return FAILED if any(run.state == RUN_FAILED for run in runs) else DONE
 
+    def _attempt(self, what: str, do: Callable[[], object]) -> None:
+        """Whatever fails at the end must not keep the rest of it from being done."""
+        try:
+            do()
+        except Unwritten as trouble:
+            self.ending.trouble = self.ending.trouble or UserError(str(trouble), code=INTERRUPTED)
+        except Exception as error:
+            self.incidents.log(what, error)
+
     def _put_down(self) -> None:
         """Keep what the workers said last, and how everything stands."""
         while not self.server.inbox.empty():
-            self._receive(self.server.inbox.get())
+            self.receive(self.server.inbox.get())
         if self.crew.begun:
             self.turns.snapshots.all_lost()
             discard_deleted(self.registry)
@@ -300,6 +262,6 @@ class Scheduler:
                     case signal.Signals():
                         return
                     case messages.Attach() | messages.Leave():
-                        self._receive(message)
+                        self.receive(message)
                     case messages.Command():
                         self.server.send(message.viewer, self.control.too_late(message))

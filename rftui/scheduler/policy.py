@@ -39,6 +39,7 @@ def choose(
     blocked: Collection[int] = (),
     moving: Collection[int] = (),
     worth_moving: Collection[int] = (),
+    since: Mapping[int, int] | None = None,
 ) -> list[Start | Move]:
     """What to do with the `idle` workers. `resident`: run -> the worker that holds its state.
 
@@ -57,7 +58,7 @@ def choose(
     while free and ready:
         lowest = {fit: min(turns[run] for run in turns if fits[run] == fit) for fit in set(fits.values())}
         eligible = sorted(run for run in ready if turns[run] == lowest[fits[run]])
-        step = _best(eligible, free, resident, turns, worth_moving)
+        step = _best(eligible, free, resident, turns, worth_moving, since or {})
         if step is None or (isinstance(step, Move) and coming >= len(free)):
             break
         decided.append(step)
@@ -76,13 +77,12 @@ def _best(
     resident: Mapping[int, str],
     active: Collection[int],
     worth_moving: Collection[int],
+    since: Mapping[int, int],
 ) -> Start | Move | None:
-    for run in eligible:
-        if resident.get(run) in free:
-            return Start(run, resident[run])
-    for run in eligible:
-        if run not in resident:
-            return Start(run, free[0])
+    able = [run for run in eligible if run not in resident or resident[run] in free]
+    if able:
+        first = min(able, key=lambda run: (since.get(run, 0), run not in resident, run))
+        return Start(first, resident.get(first, free[0]))
     held = Counter(resident[run] for run in active if run in resident)
     least = min(held[worker] for worker in free)
     balances = {run for run in eligible if held[resident[run]] > least + 1}

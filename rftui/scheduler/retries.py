@@ -3,71 +3,66 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 
 from rftui.link_server import Server
 from rftui.messages import Retry, Unsaved
 from rftui.runs import RUNNING, WAITING, Run
+from rftui.scheduler.placement import Placements
 from rftui.scheduler.registry import Registry
 
-_TOLD = {
+_SENTENCES = {
     "memory": "ran out of memory: the other runs of its device make room",
     "child": "lost a process that loads its data",
 }
 
 
 class Retries:
-    """`making_room`: worker -> the run that gets it next, once the others there are freed."""
+    """Runs that cannot be saved are saved when there is room; those that ran out of memory go on once there is
+    some."""
 
-    def __init__(self, registry: Registry, server: Server) -> None:
-        self.making_room: dict[str, int] = {}
+    def __init__(self, registry: Registry, server: Server, placements: Placements) -> None:
         self._registry = registry
         self._server = server
-        self._unsaved: dict[int, int] = {}  # run -> bytes that it waits for
-        self._set_back: set[int] = set()  # since their last checkpoint
-
-    @property
-    def blocked(self) -> set[int]:
-        """Runs that cannot start a turn."""
-        return self.unsaved_runs | set(self.making_room.values())
-
-    @property
-    def unsaved_runs(self) -> set[int]:
-        """Runs that wait for room on the disk."""
-        return set(self._unsaved)
+        self._placements = placements
 
     def unsaved(self, run: Run, report: Unsaved) -> None:
         """The run waits for room on the disk; it keeps its last checkpoint."""
-        if run.id not in self._unsaved:
-            self._registry.log(f"run {run.id} is paused, {report.error}; it goes on when there is room", run, "error")
-        self._unsaved[run.id] = report.needed
+        place = self._placements[run.id]
+        if place.disk is None:
+            text = f"run {run.id} is paused, {report.error}; it goes on when there is room"
+            self._registry.log(text, run, "error")
+        place.disk = report.needed
         run.state = WAITING if run.state == RUNNING else run.state
         run.error = f"paused: {report.error}"
 
     def saved(self, run: Run) -> None:
         """The run has a new checkpoint."""
-        self._set_back.discard(run.id)
-        if run.id in self._unsaved:
+        place = self._placements[run.id]
+        place.retried = False
+        if place.disk is not None:
             self._registry.log(f"run {run.id} is saved and goes on", run)
         self.over(run)
 
     def over(self, run: Run) -> None:
-        """The run waits for no disk: it was saved, or no worker holds it any more."""
-        if self._unsaved.pop(run.id, None):
-            run.error = None
+        """The run waits for no disk: it was saved, or no worker holds it any longer."""
+        place = self._placements[run.id]
+        if place.disk is not None:
+            place.disk = run.error = None
 
     def again(self, run: Run, worker: str, why: str) -> bool:
         """Whether a run that failed for this reason, as `messages.Failed` tells it, goes back and tries once more."""
-        if not why or run.id in self._set_back:
+        place = self._placements[run.id]
+        if not why or place.retried:
             return False
-        self._set_back.add(run.id)
+        place.retried = True
         if why == "memory":
-            self.making_room[worker] = run.id
-        self._registry.log(f"run {run.id} {_TOLD[why]}, and it goes on from its last checkpoint", run, "error")
+            place.cleared_for_it = worker
+        self._registry.log(f"run {run.id} {_SENTENCES[why]}, and it goes on from its last checkpoint", run, "error")
         return True
 
-    def look(self, resident: Mapping[int, str]) -> None:
+    def look(self) -> None:
         """Have the runs saved that wait for room on the disk, if there is some."""
-        for number, needed in self._unsaved.items():
-            if number in resident and shutil.disk_usage(self._registry.experiment.path).free >= needed:
-                self._server.task(resident[number], Retry(number))
+        for number, needed in self._placements.waiting_for_disk.items():
+            worker = self._placements[number].worker
+            if worker and shutil.disk_usage(self._registry.experiment.path).free >= needed:
+                self._server.task(worker, Retry(number))

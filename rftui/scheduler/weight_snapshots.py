@@ -9,28 +9,35 @@ from rftui.checkpoints import checkpoint_marker, link_checkpoint, newest_checkpo
 from rftui.link_server import Server
 from rftui.messages import SnapshotWeights
 from rftui.runs import Run
+from rftui.scheduler.placement import Placements
 from rftui.scheduler.policy import entry_turns
 from rftui.scheduler.registry import Registry
 
 
 class WeightSnapshots:
-    """`waiting`: clone -> the parent whose weights it waits for. `fail` ends a clone that will not get them.
+    """`fail` ends a clone that will not get its parent's weights.
 
     A worker is asked to link the weights at the parent's next step. If it dies first, they come from the parent's
     newest checkpoint; where there is none, another worker is asked once the parent has taken a step again.
     """
 
-    def __init__(self, registry: Registry, server: Server, fail: Callable[[Run, str], None]) -> None:
-        self.waiting: dict[int, int] = {}
-        self._asked: dict[int, str] = {}  # clone -> the worker that was asked
+    def __init__(
+        self, registry: Registry, server: Server, placements: Placements, fail: Callable[[Run, str], None]
+    ) -> None:
+        self._placements = placements
         self._registry = registry
         self._server = server
         self._fail = fail
 
+    @property
+    def waiting(self) -> dict[int, int]:
+        """Clone -> the parent whose weights it waits for."""
+        return self._placements.waiting_for_weights
+
     def ask(self, clones: list[Run], parent: Run, worker: str) -> None:
         """Have the worker that holds the parent link its weights at its next step, the same for all the clones."""
         for clone in clones:
-            self.waiting[clone.id], self._asked[clone.id] = parent.id, worker
+            self._placements[clone.id].parent, self._placements[clone.id].linker = parent.id, worker
         self._server.task(worker, SnapshotWeights(parent.id, [clone.id for clone in clones]))
 
     def link(self, clone: Run, parent: Run, checkpoint: Path) -> None:
@@ -55,29 +62,28 @@ class WeightSnapshots:
 
     def forget(self, clone: Run) -> None:
         """The clone waits no longer."""
-        self.waiting.pop(clone.id, None)
-        self._asked.pop(clone.id, None)
+        self._placements[clone.id].parent = self._placements[clone.id].linker = None
 
-    def told(self, clone: Run) -> None:
+    def ready(self, clone: Run) -> None:
         """A worker says that it has linked the weights."""
         if clone.id in self.waiting and not self.arrived(clone):
             self._fail(clone, "its parent's weights were not linked whole")
 
     def stepped(self, parent: Run, worker: str) -> None:
         """Ask again for what another worker was asked for in vain."""
-        if owed := [clone for clone in self._of(parent) if clone.id not in self._asked]:
+        if owed := [clone for clone in self._of(parent) if self._placements[clone.id].linker is None]:
             self.ask(owed, parent, worker)
 
     def freed(self, parent: Run) -> None:
         """No worker holds the parent any more; the one that did still links what it was asked for, if it can."""
         if newest_checkpoint(self._registry.experiment.run(parent.id).checkpoints):
-            self._settle(parent, [clone for clone in self._of(parent) if clone.id not in self._asked])
+            self._settle(parent, [clone for clone in self._of(parent) if self._placements[clone.id].linker is None])
         else:
             self._settle(parent, self._of(parent))
 
     def lost(self, worker: str) -> None:
         """The worker died; the runs that it held are back at their checkpoints."""
-        for number in [clone for clone, asked in self._asked.items() if asked == worker]:
+        for number in [clone for clone, place in self._placements.items() if place.linker == worker]:
             clone = self._registry.runs[number]
             self._settle(self._registry.runs[clone.parent or 0], [clone])
 
@@ -89,7 +95,7 @@ class WeightSnapshots:
     def take_up(self, clone: Run) -> None:
         """The scheduler that had accepted the clone ended before the weights had come."""
         if not self.arrived(clone):
-            self.waiting[clone.id] = clone.parent or 0
+            self._placements[clone.id].parent = clone.parent or 0
             self._settle(self._registry.runs[clone.parent or 0], [clone])
 
     def _of(self, parent: Run) -> list[Run]:
@@ -99,7 +105,7 @@ class WeightSnapshots:
         """Nobody links the weights for these clones: do it, or wait for the parent's next step, or let them fail."""
         newest = newest_checkpoint(self._registry.experiment.run(parent.id).checkpoints)
         for clone in clones:
-            self._asked.pop(clone.id, None)
+            self._placements[clone.id].linker = None
             if newest:
                 try:
                     self.link(clone, parent, newest)

@@ -11,7 +11,7 @@ from rftui.launching import attach
 from rftui.messages import Finish, Reply, Snapshot, Update
 from rftui.paths import create
 from rftui.runs import Run
-from rftui.scheduler import loop
+from rftui.scheduler import ending, loop
 from rftui.store import Store
 
 
@@ -106,8 +106,8 @@ def world(monkeypatch):
     world = World()
     monkeypatch.setattr(loop, "Workers", lambda *args: FakeWorkers(world, *args))
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: NoTracking())
-    monkeypatch.setattr(loop, "_HOUSEKEEPING", 0.1)
-    monkeypatch.setattr(loop, "_LINGER", 0.3)
+    monkeypatch.setattr(loop, "HOUSEKEEPING", 0.1)
+    monkeypatch.setattr(ending, "_LINGER", 0.3)
     monkeypatch.setattr(link_server, "_LAST_WORDS", 0.1)  # most viewers here do not watch to the end
     yield world
     world.let_go()

@@ -5,7 +5,7 @@ import pytest
 from rftui import messages
 from rftui.checkpoints import checkpoint_marker
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
-from rftui.scheduler import cloning, loop
+from rftui.scheduler import cloning, ending
 
 RATE = "training_args.learning_rate"
 
@@ -234,7 +234,7 @@ def test_a_warm_clone_that_was_deleted_before_its_weights_came_gets_them_when_it
 
 def test_nothing_is_brought_back_once_the_files_are_gone(begun, play, world, experiment, eyes, monkeypatch):
     seen, hold = begun
-    monkeypatch.setattr(loop, "_LINGER", 20.0)
+    monkeypatch.setattr(ending, "_LINGER", 20.0)
     assert seen.ask("delete", 3).ok
     hold.go.set()
     finished(seen)

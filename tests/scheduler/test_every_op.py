@@ -54,7 +54,8 @@ def rig(tmp_path, monkeypatch):
             assert rig.ask("stop", 1).ok
         if state == QUEUED:
             run.state = QUEUED
-            rig.turns.resident.clear()
+            rig.turns.placements[1].free()
+            rig.turns.open = False
         assert run.state == (DELETED if state == GONE else state)
         return rig
 

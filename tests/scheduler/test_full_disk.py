@@ -134,12 +134,12 @@ def test_signals_while_it_gives_up(experiment, world, disk):
             super().__init__(*how)
             made.append(self)
 
-        def _receive(self, message):
+        def receive(self, message):
             if isinstance(message, Full):
                 for number in (signal.SIGINT, signal.SIGTERM):
                     self.server.inbox.put(number)
                 raise Unwritten("exp cannot be written: full", code=1)
-            super()._receive(message)
+            super().receive(message)
 
     loop.Scheduler = Scheduler
     try:

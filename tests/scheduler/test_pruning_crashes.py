@@ -112,8 +112,8 @@ def test_a_run_that_goes_back_past_a_rung_is_not_judged_there_again(simulated):
 def test_nothing_is_decided_while_the_scheduler_ends(simulated):
     made = simulated()
     until_run_4_has_ended_its_first_chunk(made)
-    made.rig.scheduler.interrupt()
-    made.rig.scheduler._receive(messages.Report("cpu", 1, list(made.workers["cpu"].outbox)))
+    made.rig.scheduler.ending.interrupt()
+    made.rig.scheduler.receive(messages.Report("cpu", 1, list(made.workers["cpu"].outbox)))
     assert decided(made) == {} and not any(run.stopped_by for run in made.runs.values())
 
 

@@ -81,8 +81,8 @@ class Rig:
         return self
 
     def says(self, *reports, worker=None):
-        self.scheduler._receive(messages.Report(worker or self.workers[0], 1, list(reports)))
-        if not self.scheduler._ending:
+        self.scheduler.receive(messages.Report(worker or self.workers[0], 1, list(reports)))
+        if not self.scheduler.ending.begun:
             self.turns.assign()
 
     def steps(self, run, step):
@@ -91,15 +91,15 @@ class Rig:
 
     def ask(self, op, run=0, changes=None, **how):
         command = command_of(op, run, changes, **how)
-        self.scheduler._receive(command)
-        if not self.scheduler._ending:
+        self.scheduler.receive(command)
+        if not self.scheduler.ending.begun:
             self.turns.assign()
         return self.replies[-1]
 
     def close(self):
         """The end of `serve`: the exit code."""
         self.closed = True
-        return self.scheduler._close()
+        return self.scheduler.close()
 
     def run(self, number):
         return self.registry.runs[number]
@@ -431,16 +431,52 @@ def test_a_parked_run_is_not_blamed_for_its_worker(rigged):
     assert rigged.run(1).error is None
 
 
+def test_a_worker_that_cannot_start_is_left_out_and_the_others_train(rig):
+    made = rig(devices="cpu:2")
+    first, second = made.workers
+    for _ in range(2):  # it is also the one that would check the configs
+        made.says(messages.Gone(-11), worker=first)
+    assert "the other workers go on without it" in made.told()[-1]
+    made.says(messages.Ready(7), worker=second)
+    assert made.sent(messages.Check)
+    made.says(messages.Checked(1, [], []), worker=second)
+    assert made.sent(Turn) and not made.scheduler.crew.broken
+    for _ in range(3):  # it was ready the first time
+        made.says(messages.Gone(-9), worker=second)
+    assert made.scheduler.crew.broken, "none is left"
+
+
+def test_a_checker_that_dies_is_followed_by_another(rig):
+    made = rig(devices="cpu:2")
+    first, second = made.workers
+    made.says(messages.Ready(7), worker=first)
+    made.says(messages.Ready(7), worker=second)
+    assert len(made.sent(messages.Check)) == 1
+    made.says(messages.Gone(-9), worker=first)
+    assert len(made.sent(messages.Check)) == 2
+
+
+def test_a_resumed_run_gets_the_next_free_turn_beside_one_that_trains(rigged):
+    """Not after another whole chunk of the one that had the device meanwhile."""
+    for number in (2, 3):
+        assert rigged.ask("stop", number).ok
+    rigged.says(messages.TurnEnded(1, 2, 1, 1.0, 0.1))
+    assert rigged.holds_turn() == 1
+    assert "the next free turn" in rigged.ask("resume", 2).text
+    rigged.says(messages.TurnEnded(1, 4, 2, 2.0, 0.1))
+    assert rigged.holds_turn() == 2
+
+
 # ---------------------------------------------------------------- the end
 
 
 def test_the_end_waits_for_a_deleted_run_that_is_still_held(rigged):
     for number in (1, 2, 3):
         rigged.ask("delete", number)
-    rigged.scheduler._look_at_the_end()
+    rigged.scheduler.ending.look()
     assert not rigged.sent(Quit)
     rigged.says(Halted(1, 1, None))
-    rigged.scheduler._look_at_the_end()
+    rigged.scheduler.ending.look()
     assert rigged.sent(Quit) == [Quit(save=True)]
 
 
@@ -468,7 +504,7 @@ def test_what_comes_while_the_last_metrics_are_sent_is_answered(rig):
     made = rig()
     made.scheduler._tracking = Sending()
     made.closed = True
-    made.scheduler._close()
+    made.scheduler.close()
     snapshot, reply = made.replies
     assert isinstance(snapshot, messages.Snapshot) and snapshot.experiment.state == "interrupted"
     assert not reply.ok and reply.ending and made.state(1) == QUEUED
@@ -513,7 +549,7 @@ def test_where_nothing_can_be_kept_runs_that_cannot_be_saved_are_freed_without(r
     rigged.scheduler.server.inbox.put(messages.Report("cpu", 1, [messages.Unsaved(2, "no space is left", 1, 0.1)]))
     alive = iter([True, False])
     rigged.scheduler.workers.alive = lambda: next(alive)
-    rigged.scheduler._give_up(Unwritten("the database cannot be written", code=1))
+    rigged.scheduler.ending.give_up_unwritten(Unwritten("the database cannot be written", code=1))
     assert rigged.tasks[-3:] == [Quit(save=True), Halt(1, save=False), Halt(2, save=False)]
     with pytest.raises(UserError, match="cannot be written; mend that, and `rftui open exp` goes on"):
         rigged.close()
@@ -523,9 +559,9 @@ def test_a_terminal_hangs_up_more_than_once_and_means_one_thing(rigged):
     """The kernel says it, and so does the shell; only another signal after it means: at once."""
     killed = rigged.scheduler.workers.killed
     for _ in range(3):
-        rigged.scheduler._receive(signal.SIGHUP)
+        rigged.scheduler.receive(signal.SIGHUP)
     assert rigged.sent(Quit) == [Quit(save=True)] and killed == [[]]
-    rigged.scheduler._receive(signal.SIGTERM)
+    rigged.scheduler.receive(signal.SIGTERM)
     assert killed == [[], None]
 
 
@@ -542,7 +578,7 @@ def test_the_journal_is_committed_before_the_answer_leaves(rigged, experiment):
 
     rigged.registry.flush()
     rigged.scheduler.server.send = send
-    rigged.scheduler._receive(Stop(99))
+    rigged.scheduler.receive(Stop(99))
     assert seen == [1]
 
 
@@ -558,9 +594,9 @@ def test_a_flood_of_reports_does_not_keep_the_loop_from_its_work(rig):
 
     def assign():
         turned.append(len(flooded))
-        scheduler._ending = True
+        scheduler.ending.begun = True
 
-    scheduler._receive, made.turns.assign = receive, assign
+    scheduler.receive, made.turns.assign = receive, assign
     scheduler.server.inbox.put("report")
     made.closed = True
     scheduler.serve()

@@ -1,0 +1,141 @@
+"""How a scheduler ends: when nothing is left to do, when it is told to, or when something fails that it cannot
+survive."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+
+from rftui import messages
+from rftui.errors import INTERRUPTED, UserError
+from rftui.link_server import Server
+from rftui.scheduler.crew import Crew
+from rftui.scheduler.incidents import LOG, Incidents, one_line
+from rftui.scheduler.registry import Registry
+from rftui.scheduler.turns import Turns
+from rftui.scheduler.workers import Workers
+from rftui.store import Unwritten
+
+HOUSEKEEPING = 2.0
+"""Seconds between two looks at what brings no message by itself."""
+
+_LINGER = 10.0
+"""Seconds that an idle scheduler waits for a viewer to come back."""
+
+
+class Ending:
+    """`begun`: no turn is given any longer. `interrupted`: every run stops at its next step. `trouble`: why nothing
+    goes on, and `kept`: the database can still be written. `waits_for_viewers`: it stays, idle, for ops."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        server: Server,
+        workers: Workers,
+        turns: Turns,
+        crew: Crew,
+        incidents: Incidents,
+        waits_for_viewers: bool,
+    ) -> None:
+        self.begun = False
+        self.interrupted = False
+        self.kept = True
+        self.trouble: UserError | None = None
+        self.waits_for_viewers = waits_for_viewers
+        self._registry = registry
+        self._server = server
+        self._workers = workers
+        self._turns = turns
+        self._crew = crew
+        self._incidents = incidents
+        self._alone_since = time.monotonic()
+
+    def finish(self) -> None:
+        """End once no run is active."""
+        self.waits_for_viewers = False
+
+    def interrupt(self) -> None:
+        """Stop every run at its next step, resumable, and end."""
+        if self.interrupted:
+            return
+        self.interrupted = True
+        text = "every run stops at its next step"
+        self._registry.set_info(self._registry.info.state, text)
+        self._registry.log(f"{text} and goes on when the experiment is opened", None, "notice")
+        self.begin()
+
+    def look_after_viewers(self) -> None:
+        self._server.forget_dead_viewers()
+        if self._server.viewers:
+            self._alone_since = time.monotonic()
+
+    def look(self) -> None:
+        """Begin to end where there is nothing left to do."""
+        if self._crew.faults or self._crew.broken:
+            self.begin()
+        if self.begun or not self._turns.open or any(run.active for run in self._registry.runs.values()):
+            if self._registry.info.state == "idle" and not self.begun:
+                self._registry.set_info("running")
+            return
+        if self._turns.resident:  # a deleted run that is still to be freed
+            return
+        if self.waits_for_viewers and (self._server.viewers or time.monotonic() - self._alone_since < _LINGER):
+            self._registry.set_info("idle")
+            return
+        self.begin()
+
+    def begin(self) -> None:
+        """Have every run saved and the workers end."""
+        if not self.begun:
+            self.begun = True
+            for worker, device in self._registry.devices.items():
+                if device.state == "ready":
+                    self._server.task(worker, messages.Quit(save=True))
+            self._workers.kill([name for name, device in self._registry.devices.items() if device.state != "ready"])
+
+    def give_up_unwritten(self, trouble: Unwritten) -> None:
+        """The database cannot be written, so nothing that is trained could be kept. The workers end with a checkpoint;
+        what the database has last is where the experiment is reopened."""
+        self.kept = False
+        name = self._registry.experiment.name
+        text = f"{trouble}; mend that, and `rftui open {name}` goes on from the last checkpoints"
+        self.give_up(UserError(text, code=INTERRUPTED))
+
+    def give_up_broken(self, error: Exception) -> None:
+        """What failed cannot be set aside: the workers end with a checkpoint of every run."""
+        self._incidents.log("the scheduler", error)
+        name = self._registry.experiment.name
+        text = (
+            f"the scheduler failed, and every run is saved: {one_line(error)} (a fault of rftui: the traceback is in "
+            f"logs/{LOG}); `rftui open {name}` goes on"
+        )
+        self.give_up(UserError(text, code=INTERRUPTED))
+
+    def give_up(self, trouble: UserError) -> None:
+        """Nothing goes on: tell viewers, have every run saved, and wait until the workers have ended."""
+        self.trouble, text = trouble, str(trouble)
+        try:
+            self._registry.tell(text)
+        except Exception as error:
+            self._incidents.log("telling viewers of it", error)
+        self.begin()
+        self._turns.free_unsaved()
+        while self._workers.alive():
+            try:
+                message = self._server.inbox.get(timeout=HOUSEKEEPING)
+            except queue.Empty:
+                continue
+            match message:
+                case messages.Report(worker, incarnation, reports) if self._workers.current(worker, incarnation):
+                    for report in reports:
+                        if isinstance(report, messages.Unsaved):  # and would wait for room
+                            self._server.task(worker, messages.Halt(report.run, save=False))
+                case signal.Signals():
+                    if self.interrupted:
+                        self._workers.kill()
+                    self.interrupted = True
+                case messages.Attach(viewer):
+                    self._server.send(viewer, self._registry.snapshot())
+                case messages.Command():
+                    self._server.send(message.viewer, messages.Reply(message.id, False, text))
