@@ -7,7 +7,7 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,16 @@ class Unwritten(UserError):
 class Store:
     """Written by the scheduler alone, in transactions that `commit` ends. The table `outbox` is the tracker's.
 
-    Whatever writes raises Unwritten where the disk is full or the database cannot be written for another reason.
+    Whatever writes raises Unwritten where the database cannot be written. Where the disk is full, `when_full` is
+    called first if there is one: once it returns, what was not committed is written again; what it raises is raised.
     """
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         """Raises UserError where the file cannot be read, or was written by a newer rftui. An older one's is brought
         up to date before it is written."""
+        self.when_full: Callable[[Unwritten], None] | None = None
         self._path = path
+        self._uncommitted: list[Callable[[], Any]] = []
         mode = "ro" if readonly else "rw"
         try:
             self._db = sqlite3.connect(
@@ -114,11 +117,8 @@ class Store:
         return cls(path, readonly=True)
 
     def commit(self) -> None:
-        try:
-            self._db.commit()
-        except sqlite3.Error as error:
-            self._db.rollback()
-            raise _unwritten(self._path, error) from error
+        self._attempt(self._db.commit)
+        self._uncommitted = []
 
     def close(self) -> None:
         """Commit and close. Raises Unwritten, and is closed then too."""
@@ -127,12 +127,37 @@ class Store:
         finally:
             self._db.close()
 
-    def _write(self, statement: str, values: Sequence[Any] = (), *, many: bool = False) -> sqlite3.Cursor:
-        try:
+    def _write(self, statement: str, values: Any = (), *, many: bool = False) -> sqlite3.Cursor:
+        values = list(values) if many else values
+
+        def write() -> sqlite3.Cursor:
             return (self._db.executemany if many else self._db.execute)(statement, values)
+
+        cursor = self._attempt(write)
+        self._uncommitted.append(write)
+        return cursor
+
+    def _attempt(self, write: Callable[[], Any]) -> Any:
+        """Do it, and what was not committed before it; again and again while the disk is full, if `when_full`
+        waits."""
+        try:
+            return write()
         except sqlite3.Error as error:
+            trouble = _unwritten(self._path, error)
             self._db.rollback()
-            raise _unwritten(self._path, error) from error
+            if self.when_full is None or not _disk_full(error):
+                raise trouble from error
+        while True:
+            self.when_full(trouble)
+            try:
+                for earlier in self._uncommitted:
+                    earlier()
+                return write()
+            except sqlite3.Error as error:
+                trouble = _unwritten(self._path, error)
+                self._db.rollback()
+                if not _disk_full(error):
+                    raise trouble from error
 
     def meta(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -305,6 +330,10 @@ def _unwritten(path: Path, error: sqlite3.Error) -> Unwritten:
     except OSError:
         free = ""
     return Unwritten(f"{path} cannot be written: {error}{free}", code=FAILED)
+
+
+def _disk_full(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
 
 
 def _number(value: float | None) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import queue
 import signal
 import time
+from collections import deque
 
 from rftui import messages
 from rftui.errors import INTERRUPTED, UserError
@@ -20,13 +21,17 @@ from rftui.store import Unwritten
 HOUSEKEEPING = 2.0
 """Seconds between two looks at what brings no message by itself."""
 
+_REMIND = 60.0
+"""Seconds between two reminders that the disk is full."""
+
 _LINGER = 10.0
 """Seconds that an idle scheduler waits for a viewer to come back."""
 
 
 class Ending:
     """`begun`: no turn is given any longer. `interrupted`: every run stops at its next step. `trouble`: why nothing
-    goes on, and `kept`: the database can still be written. `waits_for_viewers`: it stays, idle, for ops."""
+    goes on, and `kept`: the database can still be written. `waits_for_viewers`: it stays, idle, for ops. `held`:
+    reports that came while the disk was full, and are still to be taken in."""
 
     def __init__(
         self,
@@ -50,6 +55,8 @@ class Ending:
         self._crew = crew
         self._incidents = incidents
         self._alone_since = time.monotonic()
+        self.held: deque[messages.Report] = deque()
+        self._told_full = -_REMIND
 
     def finish(self) -> None:
         """End once no run is active."""
@@ -93,6 +100,35 @@ class Ending:
                 if device.state == "ready":
                     self._server.task(worker, messages.Quit(save=True))
             self._workers.kill([name for name, device in self._registry.devices.items() if device.state != "ready"])
+
+    def wait_for_room(self, trouble: Unwritten) -> None:
+        """The disk is full under the database. Nothing is taken in until the next try, and so nothing is lost: workers
+        train to the ends of their turns. Raises Unwritten where the user would rather end it."""
+        if self.interrupted:
+            raise trouble
+        if time.monotonic() - self._told_full > _REMIND:
+            self._told_full = time.monotonic()
+            text = f"{trouble}; training pauses at the ends of the turns and goes on by itself when there is room"
+            self._registry.tell(text)
+            print(text, flush=True)
+        until = time.monotonic() + HOUSEKEEPING
+        while (left := until - time.monotonic()) > 0:
+            try:
+                message = self._server.inbox.get(timeout=left)
+            except queue.Empty:
+                return
+            match message:
+                case messages.Report():
+                    self.held.append(message)
+                case messages.Attach(viewer):
+                    self._server.send(viewer, self._registry.snapshot())
+                case messages.Leave():
+                    self._server.drop_viewer(message.viewer)
+                case messages.Interrupt() | signal.Signals():
+                    self.interrupted = True
+                    raise trouble
+                case messages.Command():
+                    self._server.send(message.viewer, messages.Reply(message.id, False, str(trouble)))
 
     def give_up_unwritten(self, trouble: Unwritten) -> None:
         """The database cannot be written, so nothing that is trained could be kept. The workers end with a checkpoint;

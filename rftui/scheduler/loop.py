@@ -81,6 +81,7 @@ class Scheduler:
         self.rules = Rules(self.registry)
         self.crew = Crew(self.registry, self.server, self.workers, self.turns, fit)
         self.ending = Ending(self.registry, self.server, self.workers, self.turns, self.crew, self.incidents, viewer)
+        self.store.when_full = self.ending.wait_for_room
         self.control = Control(self.ending, self.registry, self.turns, self.rules)
         self._printer = Printer(self.registry)
         self._tracking: Outbox | None = None  # once there is something to track
@@ -119,6 +120,8 @@ class Scheduler:
 
     def _hear(self) -> None:
         """Wait for a message, until something else is due, and take what has come by then."""
+        while self.ending.held:
+            self.receive(self.ending.held.popleft())
         due = self.registry.due()
         timeout = HOUSEKEEPING if due is None else due or 0.001
         try:

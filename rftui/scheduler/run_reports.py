@@ -13,7 +13,6 @@ from rftui.scheduler.placement import MOVE
 from rftui.scheduler.registry import Registry
 from rftui.scheduler.turns import Turns
 
-
 _LONGEST = 500
 """Characters of an error that travel to viewers."""
 

@@ -30,6 +30,10 @@ class Disk:
         (pages,) = self.store._db.execute("PRAGMA page_count").fetchone()
         self.store._db.execute(f"PRAGMA max_page_count = {pages}")
 
+    def clear(self):
+        """There is room again."""
+        self.store._db.execute("PRAGMA max_page_count = 1000000")
+
 
 @pytest.fixture
 def disk(monkeypatch):
@@ -52,6 +56,7 @@ def test_it_ends_resumably_and_says_what_is_wrong(full, play, kept, world):
     scheduler, seen, hold = full
     hold.go.set()
     seen.until(lambda: seen.told("database or disk is full"))
+    seen.viewer.send(messages.Interrupt())
     fault = scheduler.end()
     assert isinstance(fault, UserError) and fault.code == 130 and len(fault.lines) == 1
     assert "database or disk is full" in str(fault) and "MB free" in str(fault)
@@ -66,13 +71,28 @@ def test_it_ends_resumably_and_says_what_is_wrong(full, play, kept, world):
         assert kept().curves(run)[run]["loss"] == [(step, 1 / step) for step in range(1, 901)]
 
 
+def test_it_goes_on_when_there_is_room_and_nothing_is_missing(full, kept, disk, world, capsys):
+    scheduler, seen, hold = full
+    hold.go.set()
+    seen.until(lambda: seen.told("goes on by itself when there is room"))
+    assert "database or disk is full" in capsys.readouterr().out, "the reason reaches the terminal"
+    disk.clear()
+    for run in (1, 2, 3):
+        seen.state(run, DONE)
+    seen.finish()
+    assert scheduler.end() == 0 and len(world.trained) == 2700
+    for run in (1, 2, 3):
+        assert kept().curves(run)[run]["loss"] == [(step, 1 / step) for step in range(1, 901)]
+    assert [event.id for event in kept().events(1000)] == sorted({event.id for event in kept().events(1000)})
+
+
 def test_ops_are_refused_with_the_reason_and_whoever_comes_still_sees_the_runs(full, eyes):
     scheduler, seen, hold = full
-    first = seen.ask("clone", 1, {"training_args.learning_rate": 3e-4}, name="x" * 200_000)
-    assert not first.ok and "database or disk is full" in first.text
-    second = seen.ask("stop", 2)
-    assert not second.ok and "mend that" in second.text
+    seen.viewer.send(messages.Clone(1, {"training_args.learning_rate": 3e-4}, name="x" * 200_000))
+    answer = seen.ask("stop", 2)
+    assert not answer.ok and "database or disk is full" in answer.text
     assert set(eyes().runs) == {1, 2, 3}
+    seen.viewer.send(messages.Interrupt())
     hold.go.set()
     assert "database or disk is full" in str(scheduler.end())
 
