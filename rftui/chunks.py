@@ -30,8 +30,8 @@ class Grid:
     `rows`: rows of an epoch; `per_epoch`: chunks an epoch is cut into; `steps`: optimizer steps of the whole run. A
     *span* is `span` optimizer steps, which take `batch` rows together and must not be interrupted: one step of batch
     size x accumulation rows for SFT and DPO; for GRPO, whose rows are unique prompts, what lies between two moments at
-    which generations and steps both begin anew. A warm clone is one sequential pass over the rows `start` to `stop` of
-    its parent, counted over all the parent's epochs; `stop` is None for any other run.
+    which generations and steps both begin anew. A warm clone is one sequential pass over the rows `start` to `stop`,
+    counted over all epochs of its first ancestor; `stop` is None for any other run.
     """
 
     rows: int
@@ -54,6 +54,10 @@ class Grid:
         if self.stop is not None:
             return self.stop if epoch else self.start + within // self.span * self.batch
         return epoch * self.rows + within // self.span * self.batch
+
+    def epoch(self, passes: float) -> float:
+        """The epochs done since the first ancestor's start, after `passes` over the run's own rows."""
+        return passes if self.stop is None else (self.start + passes * (self.stop - self.start)) / self.rows
 
     def between_spans(self, step: int) -> bool:
         """Whether the run can be saved and gone on with after `step` optimizer steps."""

@@ -45,7 +45,9 @@ class Run:
     changed knobs ("training_args.learning_rate") to their values. `config_index` numbers the config of its fit's spec
     that it was made from, `changes` (dotted name -> value) is what clones changed in it. `chunk` of `chunks` have
     ended, over all epochs; `step` of `total_steps` optimizer steps are done; `turns` were started. A warm clone has
-    `start_step` and `start_epoch` (its parent's position) and `start_row` (over all the parent's epochs); with
+    `start_step`, `start_epoch` and `start_row`, which like `epoch` and its limits (`num_train_epochs`, `max_steps`)
+    count from the start of its first ancestor; its `step`, `total_steps` and `checkpoints` are its own. `grid` is how
+    its rows are cut, as `chunks.Grid` takes it, and empty until its trainer stands. With
     `continue_schedule` it goes on with the parent's optimizer and schedule instead of fresh ones. `checkpoints` are
     the steps of its committed checkpoints on disk, the newest last. `stopped_by`: which rule stopped it and why.
     `exempt`: its user resumed it after that, so rules leave it alone. `before`: the state that undoing its deletion
@@ -70,6 +72,7 @@ class Run:
     start_step: int = 0
     start_epoch: float = 0.0
     start_row: int = 0
+    grid: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     knobs: dict[str, Any] = field(default_factory=dict)

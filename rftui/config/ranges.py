@@ -15,7 +15,7 @@ _STEPS: _Rule = (lambda value: value == -1 or value >= 1, "must be 1 or more, or
 
 RANGES: dict[str, _Rule] = {
     "training_args.learning_rate": _POSITIVE,
-    "training_args.num_train_epochs": _POSITIVE,
+    "training_args.num_train_epochs": (lambda value: 0 < value <= 1e6, "must be greater than 0 and at most a million"),
     "training_args.max_steps": _STEPS,
     "training_args.per_device_train_batch_size": _AT_LEAST_ONE,
     "training_args.per_device_eval_batch_size": _AT_LEAST_ONE,

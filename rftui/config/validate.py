@@ -11,11 +11,11 @@ from rftui.config.managed import MANAGED, REFUSED
 from rftui.config.nearest import nearest
 from rftui.config.ranges import range_fault
 from rftui.config.renames import DROPPED, RENAMED
-from rftui.config.warm import DEFAULTS, at_checkpoint, continue_faults, finished_faults, warm_faults, warmup_faults
+from rftui.config.warm import DEFAULTS, at_checkpoint, continue_faults, length_faults, warm_faults, warmup_faults
 from rftui.errors import UserError
 from rftui.messages import Field
 from rftui.naming import short
-from rftui.runs import DONE, Run, flatten, why_not
+from rftui.runs import FAILED, Run, flatten, why_not
 
 
 def parse(field: Field, text: str) -> Any:
@@ -101,6 +101,8 @@ def clone_faults(
         if from_step not in parent.checkpoints:
             return {"": f"it has no checkpoint of step {from_step}{_listed(parent.checkpoints)}"}
         parent = at_checkpoint(parent, from_step)
+    elif warm and parent.state == FAILED and parent.checkpoints:  # what it did past its last one is lost
+        parent = at_checkpoint(parent, parent.checkpoints[-1])
     by_name = {field.name: field for field in fields}
     faults: dict[str, str] = {}
     for name, value in changes.items():
@@ -126,11 +128,10 @@ def clone_faults(
             return faults
     if warm:
         faults |= warm_faults(parent, changed, before)
-        if parent.state == DONE:
-            faults |= finished_faults(parent, before, after)
+        faults = faults or length_faults(parent, after)
         if continue_schedule:
             return continue_faults(parent, changed) | faults
-    return faults or warmup_faults(parent, changed, before, after, warm)
+    return faults or warmup_faults(parent, changed, after, warm)
 
 
 def _listed(checkpoints: list[int]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from rftui.chunks import Grid
 from rftui.config.generation import GENERATION, rows_at_once, rows_per_step
 from rftui.runs import DONE, FAILED, STOPPED, Run
 
@@ -83,7 +83,7 @@ def warm_faults(parent: Run, changed: dict[str, Any], before: dict[str, Any]) ->
             reason = _peft_fault(last, value, before)
             if reason:
                 faults[name] = reason
-    return faults | _too_short(parent, changed)
+    return faults
 
 
 def continue_faults(parent: Run, changed: Iterable[str]) -> dict[str, str]:
@@ -101,10 +101,7 @@ def continue_faults(parent: Run, changed: Iterable[str]) -> dict[str, str]:
 
 def at_checkpoint(run: Run, step: int) -> Run:
     """The run as it was at its checkpoint of that step, from which it has the rest before it."""
-    if step == run.step:
-        return run
-    epoch = run.start_epoch + (run.epoch - run.start_epoch) * step / max(run.step, 1)
-    return replace(run, step=step, epoch=epoch, state=STOPPED if run.state == DONE else run.state)
+    return replace(run, step=step, state=STOPPED if run.state == DONE and step < run.step else run.state)
 
 
 def _peft_fault(last: str, value: Any, before: dict[str, Any]) -> str | None:
@@ -127,52 +124,56 @@ def _covers(new: Any, old: Any) -> bool:
     return isinstance(new, list) and isinstance(old, list) and set(old) <= set(new)
 
 
-def _too_short(parent: Run, changed: dict[str, Any]) -> dict[str, str]:
-    """Faults of a length, counted like the parent's from its beginning, that the parent has passed already."""
-    if parent.state == DONE:
-        return {}
-    faults = {}
-    epochs = changed.get("training_args.num_train_epochs")
-    if epochs is not None and epochs <= parent.epoch:
-        faults["training_args.num_train_epochs"] = f"must be more than the {parent.epoch:.4g} epochs that are done"
-    steps = changed.get("training_args.max_steps", -1)
-    if 0 < steps <= parent.step:
-        faults["training_args.max_steps"] = f"must be more than the {parent.step} steps that are done"
-    return faults
-
-
 def last_row(run: Run, args: dict[str, Any], used: int) -> int:
-    """Where a warm clone ends, in rows counted over all its parent's epochs of `used` rows.
+    """Where a warm clone ends, in rows counted over all its first ancestor's epochs of `used` rows.
 
     `args` are its training arguments as they would be for a cold run; `max_steps` counts from the first ancestor's
     start. At or before `run.start_row` nothing is left to train on.
     """
+    stop, at_once = _asked_row(run, args, used), rows_at_once(run.algo, args)
+    whole = max(0, stop - run.start_row) // at_once
+    if args.get("max_steps", -1) > 0:  # the last step may need but a part of what is taken at once
+        whole = max(0, -(-(stop - run.start_row) // at_once))
+    return run.start_row + whole * at_once
+
+
+def _asked_row(run: Run, args: dict[str, Any], used: int) -> int:
     steps = args.get("max_steps", -1)
     if steps > 0:
-        stop = run.start_row + ceil((steps - run.start_step) * rows_per_step(run.algo, args))
-    else:
-        stop = int(args.get("num_train_epochs", 3) * used)
-    return stop - (stop - run.start_row) % rows_at_once(run.algo, args)
+        return run.start_row + ceil((steps - run.start_step) * rows_per_step(run.algo, args))
+    return int(args.get("num_train_epochs", 3) * used)
 
 
-def finished_faults(parent: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
-    """Why a warm clone of a finished run would have nothing to train."""
-    epochs, steps = "training_args.num_train_epochs", "training_args.max_steps"
-    if after[steps] > 0:
-        if after[steps] > parent.step:
-            return {}
-        return {steps: f"must be more than the {parent.step} steps that are done, or -1 with more epochs"}
-    if after[epochs] > max(parent.epoch, 0 if before[steps] > 0 else before[epochs]):
+def length_faults(parent: Run, after: dict[str, Any]) -> dict[str, str]:
+    """Why a warm clone with the knobs `after` would have nothing to train; silent where `parent` does not know yet
+    (or never noted) how it is cut. Steps and epochs are counted from the first ancestor's start."""
+    if not parent.grid:
         return {}
-    return {epochs: f"must be more than the {parent.epoch:.4g} epochs that are done: all its rows are trained"}
+    clone, used, args = _from_here(parent), parent.grid["rows"], _training_args(after)
+    if last_row(clone, args, used) > clone.start_row:
+        return {}
+    if args["max_steps"] > 0:
+        return {"training_args.max_steps": f"must be more than the {clone.start_step} steps that are done"}
+    left = _asked_row(clone, args, used) - clone.start_row
+    if left > 0:
+        return {
+            "training_args.num_train_epochs": f"leaves {left} rows, fewer than the {rows_at_once(clone.algo, args)} "
+            "that are taken at once: train more epochs, or make the batch smaller"
+        }
+    return {"training_args.num_train_epochs": f"must be more than the {clone.start_epoch:.4g} epochs that are done"}
 
 
-def warmup_faults(
-    parent: Run, changed: dict[str, Any], before: dict[str, Any], after: dict[str, Any], warm: bool
-) -> dict[str, str]:
+def _from_here(parent: Run) -> Run:
+    """A warm clone of the parent as it stands."""
+    row = Grid(**parent.grid).row(parent.step)
+    start = {"start_step": parent.start_step + parent.step, "start_row": row, "start_epoch": row / parent.grid["rows"]}
+    return replace(parent, step=0, **start)
+
+
+def warmup_faults(parent: Run, changed: dict[str, Any], after: dict[str, Any], warm: bool) -> dict[str, str]:
     """A warm-up that is longer than all the steps that the clone has; silent where they are not known yet."""
     name = "training_args.warmup_steps"
-    steps = _steps(parent, before, after, warm)
+    steps = _steps(parent, after, warm)
     if not changed or steps is None or after[name] < 1 or after[name] < steps:
         return {}
     return {
@@ -180,20 +181,17 @@ def warmup_faults(
     }
 
 
-def _steps(parent: Run, before: dict[str, Any], after: dict[str, Any], warm: bool) -> int | None:
-    """About how many optimizer steps a clone has; None where that cannot be told from its parent's."""
-    old, new = _batch(parent.algo, before), _batch(parent.algo, after)
-    limit, epochs = after["training_args.max_steps"], after["training_args.num_train_epochs"]
-    if limit > 0:
-        rows = limit * (old if warm else new)
-    elif before["training_args.max_steps"] > 0 or not parent.total_steps:
+def _steps(parent: Run, after: dict[str, Any], warm: bool) -> int | None:
+    """About how many optimizer steps a clone has; None where its parent does not know yet how many rows it has."""
+    args = _training_args(after)
+    if not warm and args["max_steps"] > 0:
+        return int(args["max_steps"])
+    if not parent.grid:
         return None
-    else:
-        rows = parent.total_steps * old * epochs / before["training_args.num_train_epochs"]
-    return max(1, round((rows - (parent.step * old if warm else 0)) / new))
+    used, clone = parent.grid["rows"], _from_here(parent)
+    rows = last_row(clone, args, used) - clone.start_row if warm else args["num_train_epochs"] * used
+    return max(1, ceil(rows / rows_per_step(parent.algo, args)))
 
 
-def _batch(algo: str, values: dict[str, Any]) -> Fraction:
-    """Rows that an optimizer step takes."""
-    args = {name.removeprefix("training_args."): value for name, value in values.items()}
-    return rows_per_step(algo, args)
+def _training_args(values: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("training_args."): value for name, value in values.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rftui.messages.of_viewers import Field
@@ -90,7 +90,7 @@ class Checked:
 
 @dataclass
 class Begun:
-    """The run's trainer stands: how long it is and where it starts."""
+    """The run's trainer stands: how long it is, where it starts, and how it is cut (as `chunks.Grid` takes it)."""
 
     run: int
     step: int
@@ -98,6 +98,7 @@ class Begun:
     chunk: int
     chunks: int
     epoch: float
+    grid: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

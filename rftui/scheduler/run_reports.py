@@ -35,8 +35,9 @@ class RunReports:
                 self._turns.snapshots.stepped(run, worker)
             case messages.Logged(_, step, values):
                 self._registry.points(run, step, values)
-            case messages.Begun(_, step, total, chunk, chunks, epoch):
+            case messages.Begun(_, step, total, chunk, chunks, epoch, grid):
                 run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
+                run.grid = grid
                 self._turns.placements[run.id].turn_step = step
                 self._registry.end_chunk(run)  # a clone joins there, or a crash came between the end and its note
                 self._registry.touch(run)

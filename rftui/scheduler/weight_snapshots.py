@@ -53,8 +53,8 @@ class WeightSnapshots:
         parent = self._registry.runs[clone.parent or 0]
         self.forget(clone)
         clone.start_step = parent.start_step + int(marker["step"])
-        clone.start_epoch = parent.start_epoch + marker["epoch"]
         clone.start_row = int(marker["row"])
+        clone.start_epoch = clone.start_row / marker["rows"]
         others = (run for run in self._registry.runs.values() if run is not clone)
         clone.turns = entry_turns(others, clone.fit, self.waiting)
         self._registry.touch(clone)
@@ -112,7 +112,7 @@ class WeightSnapshots:
                 except OSError as error:
                     self._fail(clone, not_linked(parent, error))
                     continue
-                place = f"the last checkpoint of run {parent.id}, step {clone.start_step}"
+                place = f"the last checkpoint of run {parent.id}, step {clone.start_step - parent.start_step}"
                 self._registry.log(f"run {clone.id} starts warm from {place}", clone, "notice")
             elif not parent.active:
                 self._fail(clone, "its parent ended before there were weights to start from")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -117,7 +117,10 @@ class RunCallback(TrainerCallback):
             control.should_evaluate = True
         self._thread.tell(
             messages.Stepped(
-                self._thread.run_id, state.global_step, self._grid.chunk(state.global_step), state.epoch or 0.0
+                self._thread.run_id,
+                state.global_step,
+                self._grid.chunk(state.global_step),
+                self._grid.epoch(state.epoch or 0.0),
             )
         )
 
@@ -170,10 +173,9 @@ class RunCallback(TrainerCallback):
             self._save(state)
 
     def _tell_begun(self, state: TrainerState) -> None:
-        step, total, epoch = state.global_step, state.max_steps, state.epoch or 0.0
-        self._thread.tell(
-            messages.Begun(self._thread.run_id, step, total, self._grid.chunk(step), self._grid.total, epoch)
-        )
+        step, total, grid = state.global_step, state.max_steps, self._grid
+        chunk, epoch = grid.chunk(step), grid.epoch(state.epoch or 0.0)
+        self._thread.tell(messages.Begun(self._thread.run_id, step, total, chunk, grid.total, epoch, asdict(grid)))
 
     def _end_turn(self, state: TrainerState) -> None:
         slot = self._thread.slot
@@ -184,7 +186,9 @@ class RunCallback(TrainerCallback):
         slot.end_turn()
         chunk, seconds = self._grid.chunk(state.global_step), self._thread.turn_seconds()
         self._thread.tell(
-            messages.TurnEnded(self._thread.run_id, state.global_step, chunk, state.epoch or 0.0, seconds)
+            messages.TurnEnded(
+                self._thread.run_id, state.global_step, chunk, self._grid.epoch(state.epoch or 0.0), seconds
+            )
         )
 
     def _allowed(self, state: TrainerState) -> Callable[[Any], bool]:
@@ -203,7 +207,7 @@ class RunCallback(TrainerCallback):
     def _save(self, state: TrainerState, *, evaluate: bool = False) -> Path:
         assert self._at_step_end
         where: dict[str, Any] = {
-            "epoch": state.epoch or 0.0,
+            "epoch": self._grid.epoch(state.epoch or 0.0),
             "row": self._grid.row(state.global_step),
             "rows": self._grid.rows,
             "evaluate": evaluate,

@@ -37,7 +37,8 @@ R, TARGETS = "peft_config.r", "peft_config.target_modules"
 def parent(state=RUNNING, peft=None, args=None, **fields):
     config = {"model_name": "m", "peft_config": {"r": 8, "target_modules": ["q_proj", "v_proj"]} | (peft or {})}
     config["training_args"] = {"learning_rate": 1e-3, "num_train_epochs": 2} | (args or {})
-    position = {"step": 50, "total_steps": 100, "epoch": 1.0, "checkpoint": "c"} | fields
+    grid = {"rows": 400, "per_epoch": 4, "batch": 8, "steps": 100}
+    position = {"step": 50, "total_steps": 100, "epoch": 1.0, "checkpoint": "c", "grid": grid} | fields
     return Run(1, "one", state=state, config=config, **position)
 
 

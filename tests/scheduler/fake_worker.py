@@ -237,7 +237,9 @@ class FakeWorker(threading.Thread):
 
 def write_checkpoint(checkpoints, step, per=2):
     """A committed checkpoint; its row is ten times its step."""
-    return write(checkpoints / f"step-{step}", {"step": step, "epoch": step / per, "row": 10 * step}, per)
+    return write(
+        checkpoints / f"step-{step}", {"step": step, "epoch": step / per, "row": 10 * step, "rows": 10 * per}, per
+    )
 
 
 def write_final(folder, step, per=2):

@@ -53,9 +53,18 @@ def adapter(engine, number):
 
 
 def test_its_first_loss_is_its_parents_next(engine):
-    seen = clone(engine, 2)
+    seen = engine.seen_of_2 = clone(engine, 2)
     assert logged(seen, "loss")[0][1] == logged(engine.after, "loss")[0][1]
     assert logged(engine.before, "loss")[0][1] > logged(engine.after, "loss")[0][1]
+
+
+def test_its_epochs_are_counted_on_from_its_parents_start(engine):
+    """The first half of its parent's only epoch was done where it starts; with its last row the whole of it is."""
+    [begun], stepped = of(engine.seen_of_2, messages.Begun), of(engine.seen_of_2, messages.Stepped)
+    start, stop, rows = (begun.grid[name] for name in ("start", "stop", "rows"))
+    assert begun.epoch == start / rows > 0 and stop == rows
+    assert stepped[-1].epoch == 1.0
+    assert checkpoint_marker(engine.experiment.run(2).checkpoints / f"step-{stepped[-1].step}")["epoch"] == 1.0
 
 
 def test_the_typed_learning_rate_is_the_one_that_trains(engine):
