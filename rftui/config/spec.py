@@ -122,6 +122,21 @@ def configured(run_config: RunConfig, changes: dict[str, Any]) -> dict[str, Any]
     return changed(run_config.config, changes)
 
 
+def shared_names(spec: Spec, run: Run) -> set[str]:
+    """The fields of the run's adapter config that runs on other base models have alike, so that a name in them may be
+    one of theirs."""
+    own = spec.run_configs[run.config_index].config
+    others = [each.config for each in spec.run_configs if each.config["model_name"] != own["model_name"]]
+    if "model_name" in run.changes:
+        return set()
+    return {
+        field
+        for field, value in (own["peft_config"] or {}).items()
+        if f"peft_config.{field}" not in run.changes
+        and any((other["peft_config"] or {}).get(field) == value for other in others)
+    }
+
+
 def change(run: Run, changes: dict[str, Any]) -> None:
     """Set the dotted names of `changes` in what a run is made from and in what is shown of it."""
     run.changes = run.changes | changes

@@ -15,7 +15,7 @@ from peft import LoraConfig
 from rftui.chunks import chunks_per_epoch
 from rftui.config.managed import MANAGED, OWN, REFUSED
 from rftui.config.nearest import nearest
-from rftui.config.spec import Spec, configured, plain_value
+from rftui.config.spec import Spec, configured, plain_value, shared_names
 from rftui.config.validate import value_fault
 from rftui.errors import UserError
 from rftui.messages import Field
@@ -77,7 +77,8 @@ def _check(
         if dataset is not None:
             faults += _collected(lambda: rows.append(sample(dataset, function, need, what)))  # noqa: B023
     if spec.create_model_fn is None:
-        faults += models.faults(config, notices, chats=any(conversational(row) for row in rows))
+        chats, shared = any(conversational(row) for row in rows), shared_names(spec, run)
+        faults += models.faults(config, notices, chats=chats, shared=shared)
     if config["training_args"].get("assistant_only_loss") and rows and not conversational(rows[0]):
         faults.append("training_args.assistant_only_loss needs conversations; these rows are plain text")
     return faults, notices

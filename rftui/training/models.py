@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as DEFAULT_TARGETS
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from rftui.errors import UserError
+from rftui.training.module_names import DEFAULT_TARGETS, ModelParts, hits, missing_lines, missing_names, named
 
 LOADING = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder")
 """Those of a model's keyword arguments that its configuration and its tokenizer take too."""
@@ -26,11 +25,14 @@ class Models:
 
     def __init__(self) -> None:
         self._config = _once(load_config)
-        self._modules = _once(lambda name, kwargs: module_kinds(without_weights(name, self._config(name, kwargs))))
+        self._parts = _once(lambda name, kwargs: model_parts(without_weights(name, self._config(name, kwargs))))
         self._template = _once(_has_template)
 
-    def faults(self, config: dict[str, Any], notices: list[str], *, chats: bool) -> list[str]:
-        """What is wrong with a run's model, target modules and, if its rows are conversations (`chats`), tokenizer."""
+    def faults(
+        self, config: dict[str, Any], notices: list[str], *, chats: bool, shared: Collection[str] = ()
+    ) -> list[str]:
+        """What is wrong with a run's model, the modules that it names (in the fields `shared` also those of other
+        models) and, if its rows are conversations (`chats`), tokenizer."""
         name = config["model_name"]
         if not name or not isinstance(name, str):
             return ["model_name is missing: give a directory or a name on the Hugging Face hub, or a create_model_fn"]
@@ -39,8 +41,7 @@ class Models:
             loaded = self._config(name, kwargs)
             faults = []
             if config["peft_config"] is not None:
-                modules = partial(self._modules, name, kwargs)
-                faults += _target_faults(config["peft_config"], name, loaded.model_type, modules, notices)
+                faults += self._peft_faults(config["peft_config"], name, kwargs, loaded.model_type, shared, notices)
             tokenizer = config["tokenizer"] or name
             if chats and not _template_given(config) and not self._template(tokenizer, kwargs):
                 faults.append(
@@ -50,6 +51,22 @@ class Models:
         except UserError as fault:
             return list(fault.lines)
         return faults
+
+    def _peft_faults(
+        self,
+        peft: dict[str, Any],
+        name: str,
+        kwargs: tuple[tuple[str, Any], ...],
+        model_type: str,
+        shared: Collection[str],
+        notices: list[str],
+    ) -> list[str]:
+        if not named(peft) and (peft.get("target_modules") == "all-linear" or model_type in DEFAULT_TARGETS):
+            return []
+        parts = self._parts(name, kwargs)
+        faults, excused = adapter_faults(peft, name, model_type, parts, shared)
+        notices += excused
+        return faults or ([] if peft.get("target_modules") == "all-linear" else _kind_faults(peft, model_type, parts))
 
 
 def _once(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,41 +86,34 @@ def _once(make: Callable[..., Any]) -> Callable[..., Any]:
     return get
 
 
-def _target_faults(
-    peft: dict[str, Any], name: str, model_type: str, load: Callable[[], dict[str, str]], notices: list[str]
-) -> list[str]:
-    """What is wrong with a LoRA config's target modules, for the model whose modules `load` tells."""
+def adapter_faults(
+    peft: dict[str, Any], name: str, model_type: str, parts: ModelParts, shared: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """What is wrong with the names in a LoRA config for the model `name`, and notices. In the fields `shared` with
+    runs on other models a name may be one of theirs, but not all may be."""
+    missing = missing_names(peft, model_type, parts)
     targets = peft.get("target_modules")
-    if targets == "all-linear" or peft.get("target_parameters"):
-        return []
-    if targets is None and model_type in DEFAULT_TARGETS:
-        return []
-    modules = load()
-    linear = ", ".join(dict.fromkeys(path.rsplit(".", 1)[-1] for path, kind in modules.items() if kind == "linear"))
-    if targets is None:
+    none = isinstance(targets, str) or len(missing.get("target_modules", ())) == len(targets or ())
+    excused = {field: names for field, names in missing.items() if field in shared}
+    if none:
+        excused.pop("target_modules", None)
+    faulty = {field: names for field, names in missing.items() if field not in excused}
+    return missing_lines(faulty, name, parts), missing_lines(excused, name, parts)
+
+
+def _kind_faults(peft: dict[str, Any], model_type: str, parts: ModelParts) -> list[str]:
+    """What is wrong with the kinds of a LoRA config's target modules."""
+    targets = peft.get("target_modules")
+    if targets is None and not peft.get("target_parameters") and model_type not in DEFAULT_TARGETS:
         return [
             f"peft_config.target_modules is missing and has no default for {model_type}; its linear modules are "
-            f'{linear}; "all-linear" is all of them'
+            f'{parts.linear()}; "all-linear" is all of them'
         ]
-    wanted = [targets] if isinstance(targets, str) else sorted(targets)
-    found = {target: hits(target, modules, isinstance(targets, str)) for target in wanted}
-    missing = [target for target, hit in found.items() if not hit]
-    if wanted and len(missing) == len(wanted):
-        return [f"peft_config.target_modules: {name} has no {', '.join(missing)}; its linear modules are {linear}"]
-    if missing:
-        notices.append(f"peft_config.target_modules: {name} has no {', '.join(missing)}; the others are adapted")
-    bad = [target for target, hit in found.items() if any(modules[path] == "other" for path in hit)]
-    return [f"peft_config.target_modules: LoRA cannot adapt {target}; linear modules are {linear}" for target in bad]
-
-
-def hits(target: str, modules: dict[str, str], pattern: bool) -> list[str]:
-    """The modules that PEFT takes for `target`, which is a regular expression (`pattern`) or the end of a path."""
-    if pattern:
-        try:
-            return [path for path in modules if re.fullmatch(target, path)]
-        except re.error as error:
-            raise UserError(f"peft_config.target_modules: {target!r} is no regular expression: {error}") from error
-    return [path for path in modules if path == target or path.endswith(f".{target}")]
+    wanted = [targets] if isinstance(targets, str) else sorted(targets or ())
+    found = {target: hits(target, parts.kinds, isinstance(targets, str)) for target in wanted}
+    bad = [target for target, hit in found.items() if any(parts.kinds[path] == "other" for path in hit)]
+    told = f"linear modules are {parts.linear()}"
+    return [f"peft_config.target_modules: LoRA cannot adapt {target}; {told}" for target in bad]
 
 
 def _template_given(config: dict[str, Any]) -> bool:
@@ -157,6 +167,11 @@ def module_kinds(model: Any) -> dict[str, str]:
         return "layer" if isinstance(module, _ADAPTABLE) else "other"
 
     return {path: kind(module) for path, module in model.named_modules() if path}
+
+
+def model_parts(model: Any) -> ModelParts:
+    """What an adapter's config can name in the model."""
+    return ModelParts(module_kinds(model), [name for name, _ in model.named_parameters()])
 
 
 def _has_template(name: str, kwargs: tuple[tuple[str, Any], ...]) -> bool:

@@ -9,7 +9,8 @@ import torch
 
 from rftui.config.generation import generation_faults
 from rftui.runs import changed
-from rftui.training.models import DEFAULT_TARGETS, LOADING, hits, load_config, module_kinds, without_weights
+from rftui.training.models import LOADING, load_config, module_kinds, without_weights
+from rftui.training.module_names import DEFAULT_TARGETS, hits
 
 _ROLES = (
     {"q_proj", "query", "q_lin", "wq", "query_proj"},
@@ -60,14 +61,16 @@ def _matched(targets: Any, model_type: str, modules: dict[str, str]) -> Any:
     if isinstance(targets, str):
         return targets if hits(targets, modules, True) else "all-linear"
     linear = {path.rsplit(".", 1)[-1] for path, kind in modules.items() if kind == "linear"}
-    found: dict[str, None] = {}
-    for target in targets:
-        if hits(target, modules, False):
-            found[target] = None
-        else:
-            alike = [name for role in _ROLES if target in role for name in sorted(role & linear)]
-            found |= dict.fromkeys(alike)
-    return list(found) or "all-linear"
+    alike = {
+        target: [target]
+        if hits(target, modules, False)
+        else [name for role in _ROLES if target in role for name in sorted(role & linear)]
+        for target in targets
+    }
+    if not any(alike.values()):
+        return "all-linear"
+    # A name with no counterpart stays, and is refused before the run trains.
+    return list(dict.fromkeys(name for target, names in alike.items() for name in names or [target]))
 
 
 def _fitted(

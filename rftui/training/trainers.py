@@ -16,7 +16,7 @@ from transformers import Trainer
 from rftui.checkpoints import checkpoint_marker
 from rftui.chunks import Grid, chunks_per_epoch
 from rftui.config.generation import rows_at_once, rows_per_step, steps_apart
-from rftui.config.spec import Spec, change, configured
+from rftui.config.spec import Spec, change, configured, shared_names
 from rftui.config.warm import last_row
 from rftui.errors import UserError
 from rftui.paths import ExperimentDir
@@ -26,6 +26,7 @@ from rftui.training.adapters import warm
 from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
 from rftui.training.evaluation import GeneratedText, Patience
+from rftui.training.models import adapter_faults, model_parts
 from rftui.training.plain_trl import continue_schedule, remaining_rows, spread, take_over_weights
 from rftui.training.promotion import promoted
 from rftui.training.rewards import checked
@@ -60,6 +61,7 @@ class TrainerBuilder:
         config, ours = plan.config, plan.ours
         args = config_class(run.algo)(**plan.args)
         model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
+        said += _names_checked(spec, run, plan, model)
         with data.preparing(self._experiment, run.fit):
             train, left = data.formatted(train, plan.formatting, plan.need)
             if evaluation is not None:
@@ -104,6 +106,22 @@ class TrainerBuilder:
             return {}, [f"it is not fitted to its new model: {fault}"]  # only the user's function may know that name
         change(run, changes)
         return changes, said
+
+
+def _names_checked(spec: Spec, run: Run, plan: Plan, model: Any) -> list[str]:
+    """Notices. Raises UserError for a name in the adapter's config that is none in the model.
+
+    No earlier check has seen that of a clone, or of a model that the user's function made.
+    """
+    if not plan.lora or getattr(model, "peft_config", None):
+        return []
+    name = str(plan.config["model_name"] or "the model")
+    faults, notices = adapter_faults(
+        plan.lora, name, model.config.model_type, model_parts(model), shared_names(spec, run)
+    )
+    if faults:
+        raise UserError("; ".join(faults))
+    return notices if spec.create_model_fn else []
 
 
 @dataclass
@@ -186,7 +204,8 @@ def _grid(run: Run, trainer: Trainer, spec: Spec, start: Path | None, kwargs: di
     stop = last_row(run, kwargs, used)
     if stop <= run.start_row:
         raise UserError(
-            f"nothing is left to train after step {run.start_step}: set more num_train_epochs (or a larger max_steps)"
+            f"nothing is left to train: {run.start_epoch:.4g} epochs ({run.start_step} steps) are done, counted from "
+            "its first ancestor's start; set more num_train_epochs, or a larger max_steps"
         )
     order = remaining_rows(rows, used, run.start_row, stop, **data.epoch_order(run.algo, kwargs))
     trainer.train_dataset = prepared.select(order)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig
 
 from rftui import messages
 from rftui.automl import RFLoraConfig, RFModelConfig, RFSFTConfig
@@ -55,6 +55,7 @@ def config(model, targets=("q_proj", "v_proj"), peft=True, **args):
         ("neox", ("q_proj", "o_proj", "up_proj"), ["query_key_value", "dense", "dense_h_to_4h"]),
         ("llama", ("c_attn",), ["k_proj", "q_proj", "v_proj"]),
         ("llama", ("something",), "all-linear"),
+        ("gpt2", ("q_proj", "something"), ["c_attn", "something"]),
         ("gpt2", "all-linear", "all-linear"),
         ("gpt2", r".*\.q_proj", "all-linear"),
         ("gpt2", None, None),
@@ -142,3 +143,39 @@ def test_a_clone_on_another_base_is_fitted_as_it_begins_and_says_so(tmp_path, mo
     assert run.config["training_args"]["gradient_accumulation_steps"] == 4
     assert any("may not fit" in note.text for note in of(seen, messages.Note))
     assert of(seen, messages.Finished)[0].step == 7, "26 rows, 4 a step, as without the fitting"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    args = {"per_device_train_batch_size": 4, "max_steps": 1, "max_length": 48, "seed": 1}
+    group = RFModelConfig(
+        TINY, peft_config=RFLoraConfig(r=4, target_modules=["q_proj"]), training_args=RFSFTConfig(**args)
+    )
+    return Engine(tmp_path_factory.mktemp("home"), group, num_chunks=2, eval_rows=0)
+
+
+@pytest.mark.parametrize("own_function", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"peft_config.target_modules": ["q_proj", "FAKE"]}, ["has no FAKE", "its linear modules are q_proj"]),
+        ({"peft_config.modules_to_save": ["lm_haed"]}, ["no module lm_haed", "did you mean 'lm_head'"]),
+        ({"peft_config.layers_to_transform": [99]}, ["layer 99"]),
+    ],
+)
+def test_a_clone_that_names_what_its_model_lacks_fails_before_it_trains(engine, changes, parts, own_function):
+    create = lambda config: AutoModelForCausalLM.from_pretrained(config["model_name"])  # noqa: E731
+    engine.make_models_by(create if own_function else None)
+    engine.start(2, config_index=0, changes=changes)
+    engine.turn(2)
+    seen = engine.until(2, messages.Failed)
+    assert [type(message) for message in seen] == [messages.Failed]
+    assert all(part in seen[-1].error for part in parts) and "\n" not in seen[-1].error
+
+
+def test_a_clone_on_a_model_that_is_not_there_fails_with_the_reason(engine):
+    engine.make_models_by(None)
+    engine.start(3, config_index=0, changes={"model_name": "./nowhere"})
+    engine.turn(3)
+    [failed] = engine.until(3, messages.Failed)
+    assert "model_name './nowhere': there is no directory" in failed.error

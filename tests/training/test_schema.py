@@ -2,11 +2,12 @@
 
 import math
 import random
+import shutil
 
 import pytest
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import GPT2Config, LlamaConfig, PreTrainedTokenizerFast
 from trl import SFTConfig
 
 from rftui.automl import List, RFDPOConfig, RFGridSearch, RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
@@ -120,9 +121,62 @@ def test_faults_of_all_runs_are_told_at_once_and_those_of_every_run_once(model):
     assert "learning_rate" in faults[0][1] and "max_steps" in faults[1][1] and "nowhere" in faults[2][1]
 
 
-def test_some_missing_targets_are_a_notice(model):
-    faults, notices = checked(one(model, RFLoraConfig(target_modules={"q_proj", "query"})))
-    assert not faults and "query" in told(notices)
+MISSPELT = [
+    ({"target_modules": ["q_proj", "v_porj"]}, ["v_porj", "q_proj, k_proj", "did you mean 'v_proj'"]),
+    ({"modules_to_save": ["lm_head", "lm_haed"]}, ["no module lm_haed", "did you mean 'lm_head'"]),
+    ({"exclude_modules": ["up_proj", "up_porj"]}, ["no module up_porj"]),
+    ({"exclude_modules": ".*up_porj"}, ["up_porj"]),
+    ({"rank_pattern": {"q_proj": 4, "q_porj": 8}}, ["q_porj matches no module", "did you mean 'q_proj'"]),
+    ({"rank_pattern": {"up_proj": 4}}, ["up_proj matches no module", "that is adapted"]),
+    ({"alpha_pattern": {"^model.*vv_proj": 4}}, ["vv_proj"]),
+    ({"alpha_pattern": {"(": 4}}, ["regular expression"]),
+    ({"layers_to_transform": [0, 7]}, ["layer 7"]),
+    ({"layers_to_transform": 3}, ["layer 3"]),
+    ({"layers_to_transform": 0, "layers_pattern": ["layers", "blocks"]}, ["blocks"]),
+    (
+        {"target_modules": None, "target_parameters": ["q_proj.weight", "q_porj.weight"]},
+        ["no parameter q_porj.weight"],
+    ),
+    ({"trainable_token_indices": {"embed_tokens": [1], "embed": [1]}}, ["no module embed"]),
+]
+"""Fields of a LoRA config for q_proj and v_proj, and what is said of them."""
+
+
+@pytest.mark.parametrize(("peft", "parts"), MISSPELT)
+def test_a_name_that_is_none_in_the_model_is_refused(model, peft, parts):
+    faults, _ = checked(one(model, RFLoraConfig(**{"target_modules": ["q_proj", "v_proj"]} | peft)))
+    assert len(faults) == 1 and all(part in faults[0][1] for part in parts), faults
+
+
+@pytest.mark.parametrize(
+    "peft",
+    [
+        {"modules_to_save": ["lm_head", "model.norm"], "exclude_modules": ["layers.0.self_attn.q_proj"]},
+        {"rank_pattern": {"q_proj": 4, r"^model\.layers\.0\.self_attn\.v_proj": 8}, "alpha_pattern": {"v.*": 4}},
+        {"layers_to_transform": [0], "layers_pattern": "layers"},
+        {"target_modules": r".*\.(q|v)_proj", "rank_pattern": {"q_proj": 2}},
+        {"target_modules": "all-linear", "rank_pattern": {"up_proj": 2}},
+        {"layers_to_transform": 0},
+        {"target_modules": None, "rank_pattern": {"q_proj": 2}},
+        {"trainable_token_indices": [1, 2]},
+        {"trainable_token_indices": {"embed_tokens": [1]}},
+        {"target_parameters": ["up_proj.weight"], "rank_pattern": {"up_proj.weight": 4}},
+    ],
+)
+def test_names_that_match_something_pass(model, peft):
+    assert checked(one(model, RFLoraConfig(**{"target_modules": ["q_proj", "v_proj"]} | peft))) == ([], [])
+
+
+def test_a_name_of_another_base_in_the_group_is_a_notice(model, tmp_path):
+    other = tmp_path / "gpt2"
+    shutil.copytree(model, other)
+    GPT2Config(vocab_size=8, n_embd=8, n_layer=1, n_head=1).save_pretrained(other)
+    lora = RFLoraConfig(target_modules=["q_proj", "c_attn"])
+    faults, notices = checked(one(model, lora), one(str(other), lora))
+    assert not faults and [run for run, _ in notices] == [1, 2]
+    assert "has no c_attn" in notices[0][1] and "has no q_proj" in notices[1][1]
+    faults, _ = checked(one(model, lora), one(str(other), RFLoraConfig(target_modules=["c_attn"])))
+    assert [run for run, _ in faults] == [1], "only its own model is meant by a list of its own"
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/place", "a b", None, 3])
