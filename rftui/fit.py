@@ -16,6 +16,7 @@ from rftui.config.generation import GENERATION, generation_faults, rows_per_step
 from rftui.config.nearest import nearest
 from rftui.config.spec import RunConfig, Spec, plain
 from rftui.errors import UserError
+from rftui.formatting import format_bytes
 from rftui.naming import run_name
 from rftui.runs import Run
 
@@ -88,12 +89,12 @@ class Fit:
         rows = sum(dataset.data.nbytes for dataset in self.datasets.values() if dataset is not None)
         if free < rows + _TOO_LITTLE:
             raise UserError(
-                f"only {free / 2**20:.0f} MB are free on the disk of {home}, and the rows and checkpoints need "
-                f"{(rows + _TOO_LITTLE) / 2**20:.0f} MB or more: free some, or choose another home with --home DIR"
+                f"only {format_bytes(free)} are free on the disk of {home}, and the rows and checkpoints need "
+                f"{format_bytes(rows + _TOO_LITTLE)} or more: free some, or choose another home with --home DIR"
             )
         if free < rows + _LITTLE:
             self.notices.append(
-                f"only {free / 2**30:.1f} GB are free on the disk of {home}: a run that finds it full is paused"
+                f"only {format_bytes(free)} are free on the disk of {home}: a run that finds it full is paused"
             )
 
     def write(self, directory: paths.ExperimentDir, store: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from rftui.formatting import format_number, format_value
 from rftui.redaction import HIDDEN, redact
 
 
@@ -54,14 +55,13 @@ def _part(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return label if value else f"no-{label}"
     if isinstance(value, (int, float)):
-        return f"{label}{_number(value)}"
+        return f"{label}{format_number(value)}"
     if isinstance(value, list):
         return "".join(str(item).removesuffix("_proj")[:2] for item in value)
     return "".join(letter for letter in str(value).rsplit("/", 1)[-1] if letter.isalnum() or letter in "._-<>")[:16]
 
 
-def _number(value: float) -> str:
-    if isinstance(value, int) or value == 0 or abs(value) >= 0.01:
-        return f"{value:.6g}"
-    mantissa, exponent = f"{value:.3e}".split("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+def format_changes(changes: dict[str, object]) -> str:
+    """What a clone changes, secrets hidden: "lr=5e-4, r=8"."""
+    shown = redact(changes).items()
+    return ", ".join(f"{short(name)}={format_value(value)}" for name, value in shown) or "no changes"

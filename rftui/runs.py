@@ -50,6 +50,7 @@ class Run:
     its rows are cut, as `chunks.Grid` takes it, and empty until its trainer stands. With
     `continue_schedule` it goes on with the parent's optimizer and schedule instead of fresh ones. `checkpoints` are
     the steps of its committed checkpoints on disk, the newest last. `stopped_by`: which rule stopped it and why.
+    `failure`: why it failed, where that is known: "memory", "child" or "diverged" (as `messages.Failed.cause`).
     `exempt`: its user resumed it after that, so rules leave it alone. `before`: the state that undoing its deletion
     brings back, "" once its files are gone.
     """
@@ -78,6 +79,7 @@ class Run:
     knobs: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
+    failure: str = ""
     continue_schedule: bool = False
     checkpoint: str | None = None
     checkpoints: list[int] = field(default_factory=list)

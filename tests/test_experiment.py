@@ -277,9 +277,9 @@ def test_the_disk_is_looked_at_before_a_fit(trained, monkeypatch, free, outcome)
     monkeypatch.setattr(fit_module.shutil, "disk_usage", lambda path: usage)
     experiment = Experiment("f")
     if outcome == "refused":
-        with pytest.raises(UserError, match="only 1 MB are free .* --home DIR"):
+        with pytest.raises(UserError, match="only 1.0 MB are free .* --home DIR"):
             experiment.run_fit(CONFIGS, None, ROWS)
         assert experiment.path is None and len(trained) == 1
         return
     experiment.run_fit(CONFIGS, None, ROWS)
-    assert any("only 1.0 GB are free" in line for line in store_of(experiment).said) == (outcome == "told")
+    assert any("only 1.1 GB are free" in line for line in store_of(experiment).said) == (outcome == "told")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from rftui.automl.ranking import more_is_better
 from rftui.config.nearest import nearest
 from rftui.errors import UserError
+from rftui.formatting import format_value
 
 
 @dataclass
@@ -169,10 +170,9 @@ def parse(name: str, text: str) -> Any:
     return text
 
 
-def told(rule: Rule) -> str:
+def format_rule(rule: Rule) -> str:
     """Its parameters that are set, in one line."""
-    shown = [(name, value) for name, value in asdict(rule).items() if value is not None]
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown)
+    return ", ".join(f"{name} {format_value(value)}" for name, value in asdict(rule).items() if value is not None)
 
 
 def greater_is_better(rule: Rule, metric: str) -> bool:

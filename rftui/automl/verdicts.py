@@ -13,6 +13,7 @@ from statistics import mean, median
 from typing import Any
 
 from rftui.automl.rules import RFEarlyStopping, RFMedianStopping, RFSuccessiveHalving, Rule, greater_is_better
+from rftui.formatting import format_number
 from rftui.runs import DELETED, DONE, QUEUED, RUNNING, WAITING, Run
 
 KEEP, STOP, PASS = "keep", "stop", "pass"
@@ -106,7 +107,7 @@ class _Group:
         return {chunk: score for chunk in chunks if (score := self.score(run, chunk)) is not None}
 
     def shown(self, score: float) -> str:
-        return f"{self._sign * score:.4g}"
+        return format_number(self._sign * score)
 
     def in_warmup(self, run: Run, chunk: int) -> bool:
         end = self.end(run, chunk)
@@ -198,7 +199,7 @@ def _ranked(
 
 
 def _after(group: _Group, run: Run, rung: int) -> str:
-    return f"{group.metric} {group.value(run, rung):.4g} after chunk {rung} of {run.chunks}"
+    return f"{group.metric} {format_number(group.value(run, rung))} after chunk {rung} of {run.chunks}"
 
 
 def _ordinal(number: int) -> str:
@@ -253,7 +254,7 @@ def _impatient(rule: RFEarlyStopping, group: _Group, taken: Taken, after: Mappin
                 waited += 1
         outcome, why = (STOP if waited >= rule.patience else KEEP), ""
         if outcome == STOP:
-            by = f" by more than {rule.min_delta:g}" if rule.min_delta else ""
+            by = f" by more than {format_number(rule.min_delta)}" if rule.min_delta else ""
             ends = "chunk end" if waited == 1 else f"{waited} chunk ends"
             why = (
                 f"{_after(group, run, rung)}; it has not become better{by} at the last {ends}, "

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from rftui.commands.text import clean
 from rftui.errors import DONE, FAILED
+from rftui.formatting import clean, format_bytes
 from rftui.tracking.outbox import tracking_uri, uri_fault
 
-_GIB = 1024**3
-_LEAST_DISK = 2 * _GIB
+_LEAST_DISK = 2e9
 
 _PROBE = """
 import json, torch
@@ -61,7 +60,7 @@ def _findings(home: Path) -> Iterator[Finding]:
     yield from _torch()
     cores = len(os.sched_getaffinity(0))
     yield Finding("cores", f"{cores} of {os.cpu_count()}")
-    yield Finding("memory", f"{_memory() / _GIB:.1f} GiB")
+    yield Finding("memory", format_bytes(_memory()))
     yield from _home(home)
     fault = uri_fault(tracking_uri(home))
     yield Finding("tracking", tracking_uri(home), remedy=fault or "")
@@ -94,7 +93,7 @@ def _torch() -> Iterator[Finding]:
         return
     found = json.loads(probe.stdout.splitlines()[-1])
     for name, memory in found["devices"]:
-        yield Finding("device", f"{name}, {memory / _GIB:.0f} GiB (CUDA {found['cuda']})")
+        yield Finding("device", f"{name}, {format_bytes(memory)} (CUDA {found['cuda']})")
     if not found["devices"]:
         hint = ""
         if shutil.which("nvidia-smi"):
@@ -122,7 +121,7 @@ def _home(home: Path) -> Iterator[Finding]:
         return
     free = shutil.disk_usage(folder).free
     remedy = "free some space, or choose another home with --home DIR" if free < _LEAST_DISK else ""
-    yield Finding("home", f"{home}, {free / _GIB:.1f} GiB free", remedy=remedy)
+    yield Finding("home", f"{home}, {format_bytes(free)} free", remedy=remedy)
 
 
 def _terminal() -> Iterator[Finding]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rftui import paths
 from rftui.checkpoints import checkpoint_marker, newest_checkpoint
-from rftui.commands.text import clean
 from rftui.errors import DONE, FAILED, UserError
+from rftui.formatting import clean
 from rftui.paths import ExperimentDir
 from rftui.runs import Run, why_not
 from rftui.store import Store

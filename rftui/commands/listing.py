@@ -8,8 +8,9 @@ from contextlib import closing
 from typing import Any
 
 from rftui import paths
-from rftui.commands.text import clean, dump, number, table
+from rftui.commands.text import dump, table
 from rftui.errors import DONE, UserError
+from rftui.formatting import clean, format_cell, format_number, format_value
 from rftui.naming import short
 from rftui.runs import ACTIVE, Run
 from rftui.runs import FAILED as RUN_FAILED
@@ -50,7 +51,7 @@ def experiments_table(found: list[View], home: Any) -> str:
     rows = []
     for each in found:
         summary = _summary(each)
-        shown = [clean(summary["name"]), summary["state"]]
+        shown = [clean(summary["name"], 60), summary["state"]]
         rows.append(shown + [str(summary[key]) for key in ("runs", "active", "done", "failed")])
     return table(["NAME", "STATE", "RUNS", "ACTIVE", "DONE", "FAILED"], rows)
 
@@ -104,21 +105,26 @@ def _runs_table(runs: list[Run]) -> str:
     rows = []
     for run in plain:
         row = [str(run["id"]), clean(run["name"], 40), run["state"]]
-        row += [f"{run['chunk']}/{run['chunks']}", f"{run['step']}/{run['total_steps']}", f"{run['epoch']:.2f}"]
-        row += [number(run["metrics"].get(name)) for name in metrics]
-        row += [number(run["device"]), number(run["parent"])]
-        rows.append(row + [number(run["knobs"].get(knob)) for knob in knobs])
+        row += [
+            f"{run['chunk']}/{run['chunks']}",
+            f"{run['step']}/{run['total_steps']}",
+            format_number(run["epoch"], 3),
+        ]
+        row += [format_cell(run["metrics"].get(name)) for name in metrics]
+        row += [format_cell(run["device"]), format_cell(run["parent"])]
+        rows.append(row + [clean(format_cell(run["knobs"].get(knob)), 60) for knob in knobs])
     return table(header + [short(knob) for knob in knobs], rows)
 
 
 def _run_lines(run: Run, curves: dict[str, list[Any]]) -> str:
     plain = _plain(run)
-    pairs = [(key, number(plain[key])) for key in FIELDS if key not in ("knobs", "metrics", *_OPTIONAL)]
+    pairs = [(key, format_value(plain[key])) for key in FIELDS if key not in ("knobs", "metrics", *_OPTIONAL)]
     pairs += [(key, clean(plain[key], 300)) for key in _OPTIONAL if plain[key]]
     pairs += [("stopped by", clean(run.stopped_by, 300))] if run.stopped_by else []
-    pairs += [(knob, clean(value, 300)) for knob, value in plain["knobs"].items()]
+    pairs += [(knob, clean(format_value(value), 300)) for knob, value in plain["knobs"].items()]
     pairs += [
-        (name, f"{number(value)}  ({len(curves.get(name, []))} points)") for name, value in plain["metrics"].items()
+        (name, f"{format_number(value)}  ({len(curves.get(name, []))} points)")
+        for name, value in plain["metrics"].items()
     ]
     width = max(len(key) for key, _ in pairs)
     return "\n".join(f"{key.ljust(width)}  {value}" for key, value in pairs)

@@ -10,9 +10,10 @@ from typing import Any
 
 from rftui import paths
 from rftui.client import Changes, Connection
-from rftui.commands.text import clean, dump_line, pair
+from rftui.commands.text import dump_line, pair
 from rftui.config import sweeps, validate
 from rftui.errors import DONE, FAILED, UserError
+from rftui.formatting import clean
 from rftui.messages import Field, Reply
 from rftui.runs import Run
 from rftui.views import find_runs

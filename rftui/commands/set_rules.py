@@ -60,7 +60,7 @@ def _plain(switches: dict[str, Switch]) -> list[dict[str, object]]:
 
 def _listed(switches: dict[str, Switch]) -> str:
     rows = [
-        [name, "on" if switch.on else "off", kinds.told(switch.rule), switch.rule.about]
+        [name, "on" if switch.on else "off", kinds.format_rule(switch.rule), switch.rule.about]
         for name, switch in switches.items()
     ]
     return table(["RULE", "IS", "WITH", "WHAT IT DOES"], rows)

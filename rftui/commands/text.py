@@ -22,19 +22,6 @@ def has_terminal() -> bool:
     return all(stream and stream.isatty() for stream in streams) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def clean(value: Any, width: int = 60) -> str:
-    """One line of text without control characters, at most `width` long."""
-    line = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", str(value))
-    return line if len(line) <= width else line[: width - 3] + "..."
-
-
-def number(value: Any) -> str:
-    """A value as a cell shows it."""
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else clean(value)
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns; numbers stand to the right."""
     columns = list(zip(header, *rows, strict=True))

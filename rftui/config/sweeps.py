@@ -8,6 +8,7 @@ from typing import Any
 
 from rftui.config.validate import clone_faults, parse
 from rftui.errors import UserError
+from rftui.formatting import format_value
 from rftui.messages import Field
 from rftui.naming import short
 from rftui.runs import Run
@@ -74,11 +75,5 @@ def _where(sweep: dict[str, list[Any]], faulty: list[dict[str, Any]]) -> str:
     for name, several in sweep.items():
         met = [value for value in several if any(each[name] == value for each in faulty)]
         if len(met) < len(several):
-            told.append(f"{short(name)} {' or '.join(_shown(value) for value in met)}")
+            told.append(f"{short(name)} {' or '.join(format_value(value) for value in met)}")
     return f" (with {', '.join(told)})" if told else ""
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rftui.chunks import Grid
 from rftui.config.generation import GENERATION, rows_at_once, rows_per_step
+from rftui.formatting import format_number
 from rftui.runs import DONE, FAILED, STOPPED, Run
 
 DEFAULTS: dict[str, Any] = {
@@ -160,7 +161,8 @@ def length_faults(parent: Run, after: dict[str, Any]) -> dict[str, str]:
             "training_args.num_train_epochs": f"leaves {left} rows, fewer than the {rows_at_once(clone.algo, args)} "
             "that are taken at once: train more epochs, or make the batch smaller"
         }
-    return {"training_args.num_train_epochs": f"must be more than the {clone.start_epoch:.4g} epochs that are done"}
+    done = format_number(clone.start_epoch)
+    return {"training_args.num_train_epochs": f"must be more than the {done} epochs that are done"}
 
 
 def _from_here(parent: Run) -> Run:
@@ -176,9 +178,8 @@ def warmup_faults(parent: Run, changed: dict[str, Any], after: dict[str, Any], w
     steps = _steps(parent, after, warm)
     if not changed or steps is None or after[name] < 1 or after[name] < steps:
         return {}
-    return {
-        name: f"of {after[name]:g} would fill all of the clone's {steps} steps; make it less, or below 1 for a share"
-    }
+    given = format_number(after[name])
+    return {name: f"of {given} would fill all of the clone's {steps} steps; make it less, or below 1 for a share"}
 
 
 def _steps(parent: Run, after: dict[str, Any], warm: bool) -> int | None:

@@ -122,7 +122,8 @@ RUN_COMMANDS: dict[str, type[RunCommand]] = {kind.op: kind for kind in (Stop, Re
 
 @dataclass
 class Event:
-    """A line of the event log. `level` is "info", "notice" (something the user should know) or "error"."""
+    """A line of the event log. `level` is "progress" (a chunk has ended), "info", "notice" (something the user should
+    know) or "error"."""
 
     id: int
     time: float

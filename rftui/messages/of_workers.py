@@ -181,14 +181,14 @@ class Unsaved:
 
 @dataclass
 class Failed:
-    """`again`: the run may be gone on with from its last checkpoint, once: "memory" (after others made room), "child"
-    (one of its own processes died); "" if that would not help."""
+    """`cause`: "memory" (it ran out of it), "child" (one of its own processes died), "diverged" (its loss or gradient
+    is not finite), "" for any other. After the first two it may go on from its last checkpoint, once."""
 
     run: int
     error: str
     traceback: str
     seconds: float = 0.0
-    again: str = ""
+    cause: str = ""
 
 
 @dataclass

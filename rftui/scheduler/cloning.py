@@ -12,8 +12,7 @@ from rftui.config.spec import change
 from rftui.config.sweeps import combinations, sweep_faults
 from rftui.config.validate import sentence
 from rftui.messages import Clone, Reply
-from rftui.naming import run_name, short
-from rftui.redaction import redact
+from rftui.naming import format_changes, run_name
 from rftui.runs import FAILED, Run
 from rftui.scheduler.policy import entry_turns
 from rftui.scheduler.registry import Registry
@@ -61,7 +60,7 @@ class Cloning:
             self._turns.snapshots.ask(clones, run, self._turns.resident[run.id])
             done = f"cloned warm from run {run.id} after its next step"
         for clone, changes in zip(clones, variants, strict=True):
-            self._registry.log(f"run {clone.id} is {done} ({asked}; {_told(changes)})", clone)
+            self._registry.log(f"run {clone.id} is {done} ({asked}; {format_changes(changes)})", clone)
         named = ", ".join(str(clone.id) + f" {clone.name}" * (clone.name != f"run {clone.id}") for clone in clones)
         text = f"run {named} is {done}" if len(clones) == 1 else f"runs {named} are {done}"
         return Reply(command.id, True, text, clones[0].id, runs=[clone.id for clone in clones])
@@ -100,15 +99,6 @@ class Cloning:
         # A scheduler that was killed before it had kept a clone of this number may have left its files.
         shutil.rmtree(self._registry.experiment.run(clone.id).path, ignore_errors=True)
         return clone
-
-
-def _told(changes: dict[str, object]) -> str:
-    told = ", ".join(f"{short(name)}={_value(value)}" for name, value in redact(changes).items())
-    return told or "nothing changed"
-
-
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from rftui.formatting import format_duration, format_number
 from rftui.runs import RUNNING
 from rftui.scheduler.registry import Registry
 
@@ -23,7 +24,7 @@ class Printer:
     def print(self) -> None:
         """What is new."""
         for event in self._registry.store.events(100):
-            if event.id > self._last_event and (event.level != "info" or event.run is None or _tells(event.text)):
+            if event.id > self._last_event and event.level != "progress":
                 self._line(event.text)
             self._last_event = max(self._last_event, event.id)
         if time.monotonic() - self._last > _EVERY and self._registry.info.state == "running":
@@ -36,7 +37,7 @@ class Printer:
         width = max([len(run.name) for run in runs] + [4])
         rows = [("run", "name", "state", "chunk", "step", "loss", "eval", "")]
         for run in runs:
-            loss, evaluated = (_number(run.metrics.get(name)) for name in ("loss", "eval_loss"))
+            loss, evaluated = (format_number(run.metrics.get(name)) for name in ("loss", "eval_loss"))
             chunk = f"{run.chunk}/{run.chunks}"
             why = run.error or run.stopped_by or ""
             rows.append((str(run.id), run.name, run.state, chunk, str(run.step), loss, evaluated, why))
@@ -52,11 +53,11 @@ class Printer:
         most = max((run.chunks for run in runs), default=0)
         running, active = (sum(run.state == RUNNING for run in runs), sum(run.active for run in runs))
         parts = [
-            f"{share:4.0%}" if share is not None else "  – ",
+            f"{share:4.0%}" if share is not None else "   -",
             f"chunk {min((run.chunk for run in runs if run.active), default=most)}/{most}",
             f"{running} running, {active - running} waiting",
-            f"{info.steps_per_second:.1f} steps/s" if info.steps_per_second else "– steps/s",
-            f"ETA {_duration(info.eta)}",
+            f"{info.steps_per_second:.1f} steps/s" if info.steps_per_second else "- steps/s",
+            f"ETA {format_duration(info.eta)}",
         ]
         return "  ".join(parts)
 
@@ -69,18 +70,3 @@ class Printer:
             print(text.encode(encoding, "replace").decode(encoding), flush=True)
         except OSError:  # whoever read the lines, or the terminal, is gone; that is no reason to end a training
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _tells(text: str) -> bool:
-    return not text.endswith(" done") or "chunk" not in text
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m{rest:02}s"

@@ -50,7 +50,7 @@ class Rules:
         self._registry.store.set_meta(_META, rules.written(self._switches))
         self._looked = None
         self._show()
-        return f"rule {name} is {self._told(self._switches[name])}"
+        return f"rule {name} is {self._format_switch(self._switches[name])}"
 
     def _verdicts(self) -> tuple[str, list[Verdict]] | None:
         """Those of the first rule that decides something now."""
@@ -74,7 +74,7 @@ class Rules:
             ]
         )
 
-    def _told(self, switch: Switch) -> str:
+    def _format_switch(self, switch: Switch) -> str:
         if not switch.on:
             return "off"
         active = [run for run in self._registry.runs.values() if run.active]
@@ -88,4 +88,4 @@ class Rules:
             when = f"it judges after chunk {coming[0]}, then {coming[1]}"
             if last and coming[0] >= last:
                 when = f"it has nothing left to judge: its next would be after chunk {coming[0]} of {last}"
-        return f"on: {when} ({rules.told(switch.rule)})"
+        return f"on: {when} ({rules.format_rule(switch.rule)})"

@@ -52,7 +52,7 @@ class Retries:
     def again(self, run: Run, worker: str, why: str) -> bool:
         """Whether a run that failed for this reason, as `messages.Failed` tells it, goes back and tries once more."""
         place = self._placements[run.id]
-        if not why or place.retried:
+        if why not in _SENTENCES or place.retried:
             return False
         place.retried = True
         if why == "memory":

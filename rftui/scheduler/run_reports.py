@@ -53,7 +53,7 @@ class RunReports:
                 for clone in clones:
                     self._turns.snapshots.ready(self._registry.runs[clone])
             case messages.TurnEnded(_, step, chunk, epoch, seconds):
-                self._registry.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run)
+                self._registry.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run, "progress")
                 self._registry.end_chunk(run)
                 self._turns.end_turn(run, seconds)
                 if self._turns.placements[run.id].leaving is None:
@@ -64,9 +64,9 @@ class RunReports:
                 self._halted(run, step, path)
             case messages.Finished():
                 self._finished(run, report)
-            case messages.Failed(_, error, _, seconds, again):
+            case messages.Failed(_, error, _, seconds, cause):
                 self._turns.leave(run, seconds)
-                self._failed(run, worker, error, again)
+                self._failed(run, worker, error, cause)
 
     def _saved(self, run: Run, report: messages.Saved) -> None:
         if not run.checkpoint:
@@ -106,19 +106,19 @@ class RunReports:
             self._registry.end_chunk(run)
         self._turns.snapshots.freed(run)
 
-    def _failed(self, run: Run, worker: str, error: str, again: str) -> None:
+    def _failed(self, run: Run, worker: str, error: str, cause: str) -> None:
         if len(error) > _LONGEST:
             error = f"{error[:_LONGEST]}... (the whole of it is in {self._registry.experiment.run(run.id).log})"
-        if run.state != DELETED and self._turns.retries.again(run, worker, again):
+        if run.state != DELETED and self._turns.retries.again(run, worker, cause):
             self._turns.go_back(run, keep=run.state == STOPPING)
-            if again == "memory":
+            if cause == "memory":
                 for other in self._turns.placements.held_by(worker):
                     self._turns.halt(self._registry.runs[other], self._turns.placements[other].leaving or MOVE)
         elif run.state == DELETED:
-            run.before, run.error = FAILED, error
+            run.before, run.error, run.failure = FAILED, error, cause
         else:
-            run.state, run.error = FAILED, error
-            if again == "memory":
+            run.state, run.error, run.failure = FAILED, error, cause
+            if cause == "memory":
                 run.error += "; clone it with half the batch and twice the accumulation"
             self._registry.log(f"run {run.id} failed: {run.error}", run, "error")
         self._turns.snapshots.freed(run)

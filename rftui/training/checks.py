@@ -45,12 +45,12 @@ def check(spec: Spec, runs: list[Run], train: Dataset, evaluation: Dataset | Non
     finally:
         process_state.restore(before)
     return (
-        _told([(run, faults) for run, faults, _ in found]),
-        _told([(run, notices) for run, _, notices in found]),
+        _format_lines([(run, faults) for run, faults, _ in found]),
+        _format_lines([(run, notices) for run, _, notices in found]),
     )
 
 
-def _told(lines: list[tuple[int, list[str]]]) -> Lines:
+def _format_lines(lines: list[tuple[int, list[str]]]) -> Lines:
     """What is said of every run is said once."""
     common = [line for line in lines[0][1] if all(line in of_run for _, of_run in lines)] if len(lines) > 1 else []
     told: Lines = [(None, line) for line in dict.fromkeys(common)]

@@ -150,15 +150,15 @@ def _pair(row: dict[str, Any]) -> tuple[Any, str]:
     """A row's prompt (text or messages) and its answer. Raises UserError where the row has no such parts."""
     if "prompt" in row:
         answer = row.get("completion", row.get("chosen"))
-        return row["prompt"], answer if isinstance(answer, str) else _said(answer)
+        return row["prompt"], answer if isinstance(answer, str) else _format_messages(answer)
     messages = row.get("messages") or row.get("conversations")
     if messages and messages[-1]["role"] == "assistant":
-        return messages[:-1], _said(messages[-1:])
+        return messages[:-1], _format_messages(messages[-1:])
     raise UserError(
         "compute_metrics with a generation_config needs rows with prompt and completion, or messages that end with "
         f"the assistant's; these have {', '.join(row)}"
     )
 
 
-def _said(messages: Any) -> str:
+def _format_messages(messages: Any) -> str:
     return "\n".join(str(message["content"]) for message in messages or ()).strip()

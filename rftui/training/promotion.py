@@ -8,6 +8,7 @@ import psutil
 import torch
 
 from rftui.config.generation import generation_faults
+from rftui.formatting import format_bytes, format_value
 from rftui.runs import changed
 from rftui.training.models import LOADING, load_config, module_kinds, without_weights
 from rftui.training.module_names import DEFAULT_TARGETS, hits
@@ -45,13 +46,9 @@ def promoted(config: dict[str, Any], before: str, algo: str, device: torch.devic
         matched = _matched(targets, loaded.model_type, module_kinds(model))
         if matched != targets:
             changes["peft_config.target_modules"] = matched
-            notices.append(f"target_modules {_shown(targets)} are {_shown(matched)} in {name}")
+            notices.append(f"target_modules {format_value(targets)} are {format_value(matched)} in {name}")
     fitted, said = _fitted(changed(config, changes), algo, model, device)
     return changes | fitted, [*notices, f"{name}: {said}"]
-
-
-def _shown(targets: Any) -> str:
-    return ",".join(targets) if isinstance(targets, (list, tuple, set)) else str(targets)
 
 
 def _matched(targets: Any, model_type: str, modules: dict[str, str]) -> Any:
@@ -83,7 +80,7 @@ def _fitted(
     sizes = [size for size in range(batch, 0, -1) if batch % size == 0 and _divides(args, algo, size, batch // size)]
     needs = {size: _bytes(config, algo, model, size) for size in sizes}
     size = next((size for size in sizes if needs[size] <= _HEADROOM * free), sizes[-1])
-    fits = f"about {needs[size] / 1e9:.1f} of {free / 1e9:.1f} GB free"
+    fits = f"about {format_bytes(needs[size])} of {format_bytes(free)} free"
     said = f"{count / 1e6:.1f} M parameters, {fits} for a batch of {size}"
     if needs[size] > _HEADROOM * free:
         said += ", which may not fit"

@@ -15,6 +15,7 @@ from rftui import messages
 from rftui.checkpoints import checkpoint_marker
 from rftui.chunks import Grid
 from rftui.errors import UserError
+from rftui.formatting import format_number
 from rftui.paths import RunDir
 from rftui.runs import curve_values
 from rftui.training import saving
@@ -25,6 +26,10 @@ from rftui.training.turnstile import Slot
 
 class Leave(BaseException):
     """Leaves the trainer's loop; a BaseException so that no user's callback swallows it."""
+
+
+class Diverged(UserError):
+    """The loss or the gradient of a run is not finite any longer."""
 
 
 _UNKNOWN_SIZE = 2**26
@@ -163,7 +168,9 @@ class RunCallback(TrainerCallback):
             text = (
                 f"run {self._thread.run_id} ends early at step {state.global_step}: {patience.metric} has not become"
             )
-            text = f"{text} better in {patience.evaluations} evaluations (its best is {patience.state[0]:.4g})"
+            text = (
+                f"{text} better in {patience.evaluations} evaluations (its best is {format_number(patience.state[0])})"
+            )
             self._thread.tell(messages.Note(text, self._thread.run_id))
 
     def on_epoch_end(
@@ -239,7 +246,7 @@ class RunCallback(TrainerCallback):
                 raise Leave(messages.Halted(thread.run_id, self._trainer.state.global_step, None))
 
     def _watch_for_divergence(self) -> None:
-        """Raise UserError at the first loss or gradient that is not finite, before it reaches the weights."""
+        """Raise Diverged at the first loss or gradient that is not finite, before it reaches the weights."""
         trainer: Any = self._trainer
         train, norm = trainer.training_step, trainer._get_grad_norm
 
@@ -262,4 +269,4 @@ class RunCallback(TrainerCallback):
             return
         step = self._trainer.state.global_step + 1
         self._thread.tell(messages.Logged(self._thread.run_id, step, {name: number}))
-        raise UserError(f"diverged at step {step}: its {name} is {number}; clone it with a lower learning rate")
+        raise Diverged(f"diverged at step {step}: its {name} is {number}; clone it with a lower learning rate")

@@ -23,7 +23,7 @@ from rftui.runs import Run
 from rftui.training import saving
 from rftui.training.adapters import write_final
 from rftui.training.data import interruptible
-from rftui.training.run_callback import Built, Leave, RunCallback
+from rftui.training.run_callback import Built, Diverged, Leave, RunCallback
 from rftui.training.turnstile import Closed, Slot, Turnstile
 
 
@@ -70,7 +70,7 @@ class RunThread(threading.Thread):
         except BaseException as error:
             self.note(traceback.format_exc())
             said, seconds = _one_line(error), self.turn_seconds()
-            outcome = messages.Failed(self.run_id, said, traceback.format_exc(), seconds, _again(error))
+            outcome = messages.Failed(self.run_id, said, traceback.format_exc(), seconds, _cause(error))
             _forget(error)
         finally:
             gc.collect()
@@ -150,8 +150,10 @@ def _one_line(error: BaseException) -> str:
 _DEAD_CHILD = re.compile(r"DataLoader worker \(pid")
 
 
-def _again(error: BaseException) -> str:
-    """Whether the run may be gone on with after `error`, as `messages.Failed` says it."""
+def _cause(error: BaseException) -> str:
+    """What kind of failure `error` is, as `messages.Failed` says it."""
+    if isinstance(error, Diverged):
+        return "diverged"
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
         return "memory"
     # A child that dies while a batch is fetched from it is still alive for torch, which passes the broken link on.

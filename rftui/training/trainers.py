@@ -19,6 +19,7 @@ from rftui.config.generation import rows_at_once, rows_per_step, steps_apart
 from rftui.config.spec import Spec, change, configured, shared_names
 from rftui.config.warm import last_row
 from rftui.errors import UserError
+from rftui.formatting import format_number
 from rftui.paths import ExperimentDir
 from rftui.runs import Run
 from rftui.training import data
@@ -204,8 +205,8 @@ def _grid(run: Run, trainer: Trainer, spec: Spec, start: Path | None, kwargs: di
     stop = last_row(run, kwargs, used)
     if stop <= run.start_row:
         raise UserError(
-            f"nothing is left to train: {run.start_epoch:.4g} epochs ({run.start_step} steps) are done, counted from "
-            "its first ancestor's start; set more num_train_epochs, or a larger max_steps"
+            f"nothing is left to train: {format_number(run.start_epoch)} epochs ({run.start_step} steps) are done, "
+            "counted from its first ancestor's start; set more num_train_epochs, or a larger max_steps"
         )
     order = remaining_rows(rows, used, run.start_row, stop, **data.epoch_order(run.algo, kwargs))
     trainer.train_dataset = prepared.select(order)

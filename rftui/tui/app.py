@@ -20,13 +20,14 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from rftui.errors import INTERRUPTED, USAGE
+from rftui.formatting import clean
 from rftui.launching import Launch
 from rftui.messages import Reply, Snapshot, Update
 from rftui.runs import Run
 from rftui.tui.actions import ACTIONS, refusal
 from rftui.tui.ascii import AsciiFilter
 from rftui.tui.attached import Attached, Reopen
-from rftui.tui.board import Board, Change, clean
+from rftui.tui.board import Board, Change
 from rftui.tui.clones import Clones
 from rftui.tui.keys import Entry, KeysInOrder
 from rftui.tui.run_ops import Ops

@@ -6,11 +6,11 @@ Curves are bounded: a viewer that stays attached for a week holds at most `POINT
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rftui.automl.suggest import Suggestion, suggestion
+from rftui.formatting import clean, format_cell
 from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
 from rftui.naming import short
 from rftui.paths import ExperimentDir, how_to_open
@@ -228,52 +228,13 @@ def _varying(runs: list[Run]) -> list[str]:
     return sorted(differing, key=lambda name: first.index(short(name)) if short(name) in first else len(first))
 
 
-def number(value: object) -> str:
-    """A knob's or a metric's value as a cell shows it: 0.0002 -> 2e-4, 1.28412 -> 1.284."""
-    if isinstance(value, bool) or value is None:
-        return "-" if value is None else str(value).lower()
-    if isinstance(value, float):
-        if value != value or value in (math.inf, -math.inf):
-            return str(value)
-        return next(text for digits in (4, 3, 2, 1) if len(text := _digits(value, digits)) <= _NUMBER or digits == 1)
-    if isinstance(value, list):
-        return ",".join(clean(item).removesuffix("_proj") for item in value)
-    return clean(value)
-
-
-_NUMBER = 7
-"""Columns of a number."""
-
-
-def _digits(value: float, digits: int) -> str:
-    if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
-        mantissa, exponent = f"{value:.{min(digits, 3) - 1}e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
-    return f"{value:.{digits}g}"
-
-
-def clean(text: object) -> str:
-    """One line without the control characters that a name or an error may hold and a terminal would obey."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", str(text))
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as "41m" or "3h05m"; "–" while unknown."""
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 1:
-        return f"{rest}s"
-    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m"
-
-
 def summary(board: Board) -> list[str]:
     """How the runs stand, for the terminal that the viewer leaves behind."""
     runs = [board.runs[run] for run in board.shown]
     width = max([len(clean(run.name)) for run in runs] + [4])
     lines = [
         f"{run.id:>4}  {clean(run.name):<{width}}  {run.state:<8}  {run.chunk}/{run.chunks or '-'}  "
-        f"loss {number(run.metrics.get('loss'))}  eval {number(run.metrics.get('eval_loss'))}"
+        f"loss {format_cell(run.metrics.get('loss'))}  eval {format_cell(run.metrics.get('eval_loss'))}"
         for run in runs
     ]
     return lines + ([f"{board.opens} opens it again"] if board.experiment else [])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rftui.errors import DONE, FAILED, INTERRUPTED
+from rftui.formatting import clean
 from rftui.launching import Launch
 from rftui.link import LinkLost
 from rftui.messages import RUN_COMMANDS, Command, Finish, Interrupt, Reply, SetRule
@@ -13,7 +14,7 @@ from rftui.runs import DELETED, Run, why_not
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import refusal as runs_refusal
 from rftui.tui.actions import ACTIONS, READONLY, refusal
-from rftui.tui.board import COMING_BACK, clean, summary
+from rftui.tui.board import COMING_BACK, summary
 from rftui.tui.screens.confirm import ConfirmScreen
 from rftui.tui.screens.quit import QuitScreen
 

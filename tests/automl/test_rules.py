@@ -487,4 +487,4 @@ def test_each_rule_says_what_it_does_and_how_it_is_set():
     starts = {name: rule().about[:11] for name, rule in rules.RULES.items()}
     assert starts == {"halving": "after chunk", "median": "a run stops", "early": "a run stops"}
     assert RFSuccessiveHalving(3, 2).about.startswith("after chunk 2, 6, 18, ... the best 1 in 3")
-    assert rules.told(RFEarlyStopping(metric="loss")) == "patience 3, min_delta 0, metric loss"
+    assert rules.format_rule(RFEarlyStopping(metric="loss")) == "patience 3, min_delta 0, metric loss"

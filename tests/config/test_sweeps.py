@@ -85,7 +85,7 @@ def test_a_knob_without_a_value_is_a_fault():
     [
         ({R: [4, 16]}, True, R, "(with r 4)"),
         ({R: [2, 4, 16], LR: [1e-4, 2e-4]}, True, R, "(with r 2 or 4)"),
-        ({LR: [1e-3, 2e-3]}, False, "", "(with lr 0.001)"),
+        ({LR: [1e-3, 2e-3]}, False, "", "(with lr 1e-3)"),
         ({TARGETS: [["q_proj"], "all-linear"]}, True, TARGETS, "(with targets q_proj)"),
         ({LR: [n / 1e5 for n in range(1, 40)], R: [8, 16]}, True, "", "39 x 2 values make 78 clones"),
     ],

@@ -36,7 +36,7 @@ def test_a_progress_line_tells_how_far_it_is(store, capsys):
     printer = Printer(registry)
     printer.print()
     line = capsys.readouterr().out.rstrip()
-    assert line[8:].split() == "– chunk 0/8 1 running, 2 waiting 4.1 steps/s ETA 3m10s".split()
+    assert line[8:].split() == "- chunk 0/8 1 running, 2 waiting 4.1 steps/s ETA 3m".split()
     printer.print()
     assert capsys.readouterr().out == "", "the next line comes after a few seconds"
 
@@ -45,19 +45,24 @@ def test_events_are_told_once_and_the_ends_of_chunks_not_at_all(store, capsys):
     store.log("before this scheduler")
     printer = Printer(Registry(store))
     printer._registry.info.state = "loading"
-    store.log("run 1 chunk 2/8 done", run=1)
+    store.log("run 1 chunk 2/8 done", run=1, level="progress")
     store.log("run 1 is done", run=1)
+    store.log("run 2: its chunk order is done", run=2)
     store.log("worker cpu died", level="error")
     printer.print()
     printer.print()
-    assert [line[10:] for line in capsys.readouterr().out.splitlines()] == ["run 1 is done", "worker cpu died"]
+    assert [line[10:] for line in capsys.readouterr().out.splitlines()] == [
+        "run 1 is done",
+        "run 2: its chunk order is done",
+        "worker cpu died",
+    ]
 
 
 def test_the_table_at_the_end(store, capsys):
     done = Run(1, "long-name", state=DONE, chunk=2, chunks=2, step=9, metrics={"loss": 0.5, "eval_loss": float("nan")})
     Printer(Registry(store, done, Run(2, "b", state=FAILED, error="out of memory"))).summary()
     out = capsys.readouterr().out.splitlines()
-    assert out[1].split() == ["1", "long-name", "done", "2/2", "9", "0.5000", "nan"]
+    assert out[1].split() == ["1", "long-name", "done", "2/2", "9", "0.5", "nan"]
     assert out[2].endswith("out of memory") and out[3] == "running: /there/exp"
 
 

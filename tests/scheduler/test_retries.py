@@ -26,6 +26,15 @@ def test_out_of_memory_twice_with_no_checkpoint_between_fails_that_run_alone(pla
     first, second, third = kept().runs()
     assert (first.state, second.state, third.state) == (DONE, FAILED, DONE)
     assert second.error == "it broke; clone it with half the batch and twice the accumulation"
+    assert [run.failure for run in (first, second, third)] == ["", "memory", ""]
+
+
+def test_a_run_that_diverged_is_not_tried_again_and_is_known_to_have(play, kept, world):
+    world.save_chunks = True
+    world.set_backs[2, 3] = ["diverged"]
+    assert play().end() == 1
+    second = kept().run(2)
+    assert (second.state, second.failure, second.error) == (FAILED, "diverged", "it broke")
 
 
 def test_a_run_whose_data_process_died_goes_on_and_the_others_stay_where_they_are(play, kept, world):

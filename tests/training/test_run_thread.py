@@ -66,7 +66,7 @@ def test_a_run_that_diverges_fails_at_that_step_and_keeps_its_checkpoint(tmp_pat
     engine.start(1)
     seen = engine.train(1)
     assert isinstance(seen[-1], messages.Failed) and seen[-1].error.startswith("diverged at step 4: its loss is nan")
-    assert seen[-1].again == ""
+    assert seen[-1].cause == "diverged"
     losses = logged(seen, "loss")
     assert losses[-1][0] == 4 and math.isnan(losses[-1][1]) and all(math.isfinite(loss) for _, loss in losses[:-1])
     marker = checkpoint_marker(checkpoints_in(engine.experiment.run(1).checkpoints)[0])
@@ -83,7 +83,7 @@ def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_pat
     engine = Engine(tmp_path, config(save_strategy="chunk"), Meddler(4, out_of_memory), eval_rows=0)
     engine.start(1)
     seen = engine.train(1)
-    assert isinstance(seen[-1], messages.Failed) and seen[-1].again == "memory"
+    assert isinstance(seen[-1], messages.Failed) and seen[-1].cause == "memory"
     engine._threads.clear()
     assert adapters_alive() == 0
     engine.start(1, resume=True)
@@ -104,7 +104,7 @@ def test_a_child_that_dies_while_a_batch_is_fetched_from_it_can_be_tried_again(t
     engine = Engine(tmp_path, config(dataloader_num_workers=1), eval_rows=0)
     engine.start(1)
     seen = engine.train(1)
-    assert isinstance(seen[-1], messages.Failed) and seen[-1].again == "child"
+    assert isinstance(seen[-1], messages.Failed) and seen[-1].cause == "child"
 
 
 def test_a_stopped_run_leaves_no_tensor_behind(tmp_path):

@@ -10,11 +10,11 @@ from fakes import FIELDS, NOW, FakeLaunch, FakeViewer, made, snapshot
 from textual.app import App
 from textual.widgets import Input
 
+from rftui.formatting import clean
 from rftui.messages import Event, Update
 from rftui.paths import ExperimentDir
 from rftui.tui import app as app_module
 from rftui.tui.app import RftuiApp
-from rftui.tui.board import clean
 from rftui.tui.screens.clone import CloneScreen
 from rftui.tui.screens.confirm import ConfirmScreen
 from rftui.tui.screens.detail import DetailScreen

@@ -8,7 +8,7 @@ import pytest
 from fakes import NOW, made, snapshot
 
 from rftui.messages import Device, Event, Update
-from rftui.tui.board import POINTS, Board, Change, clean, duration, number, summary
+from rftui.tui.board import POINTS, Board, Change, summary
 
 
 def board(*runs, **more) -> Board:
@@ -165,37 +165,6 @@ def test_changes_add_up():
     assert change == Change(runs={1, 2}, curves={2}, events=True, layout=True)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (2e-4, "2e-4"),
-        (1.28412, "1.284"),
-        (0.001, "0.001"),
-        (0.0, "0"),
-        (1.5e-5, "1.5e-5"),
-        (123456.0, "1.23e5"),
-        (math.nan, "nan"),
-        (-math.inf, "-inf"),
-        (16, "16"),
-        (True, "true"),
-        (None, "-"),
-        ("cosine", "cosine"),
-        (["q_proj", "v_proj"], "q,v"),
-        ("a\x1b[2J\nb", "a [2J b"),
-    ],
-)
-def test_number(value, text):
-    assert number(value) == text
-
-
-def test_duration():
-    assert [duration(s) for s in (None, 5, 59.9, 60, 3599, 11100)] == ["–", "5s", "59s", "1m", "59m", "3h05m"]
-
-
-def test_clean_leaves_no_control_character():
-    assert clean("lr=[1e-4\r\n\x1b]0;x\x07 \x9b2J é") == "lr=[1e-4 ]0;x   2J é"
-
-
 def test_the_summary_says_how_the_runs_stand_and_how_to_come_back():
     lines = summary(board())
     assert len(lines) == 8
@@ -208,11 +177,3 @@ def test_an_empty_experiment():
     one = Board()
     one.reset(snapshot([], events=[], devices=[]))
     assert one.shown == [] and one.knobs == [] and one.metrics() == [] and one.active == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(-7.95e-5, "-7.9e-5"), (-0.02412, "-0.0241"), (1.28412, "1.284"), (0.0002, "2e-4"), (-123456.0, "-1.23e5")],
-)
-def test_a_number_is_never_cut_in_its_exponent(value, shown):
-    assert number(value) == shown

@@ -19,11 +19,11 @@ from rftui.automl.suggest import Suggestion
 from rftui.config.sweeps import sweep_faults
 from rftui.config.validate import clone_faults, sentence
 from rftui.errors import UserError
+from rftui.formatting import clean
 from rftui.messages import Field
 from rftui.naming import short
 from rftui.redaction import redact
 from rftui.runs import Run, flatten
-from rftui.tui.board import clean
 from rftui.tui.editor import edit
 from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, shown, typed
 from rftui.tui.screens.clone_foot import Foot

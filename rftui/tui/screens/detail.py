@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.text import Text
 
+from rftui.formatting import clean, format_cell
 from rftui.messages import ExperimentInfo
 from rftui.naming import short
 from rftui.paths import ExperimentDir
 from rftui.redaction import redact
 from rftui.runs import Run, flatten
-from rftui.tui.board import clean, number
 from rftui.tui.lineage import drawn, family
 from rftui.tui.screens.clone_fields import shown
 from rftui.tui.screens.pages import Page
@@ -68,7 +68,7 @@ def _text(run: Run, runs: Mapping[int, Run], log_tail: list[str], ascii: bool) -
     if parent := runs.get(run.parent or 0):
         _section(text, f"differs from run {parent.id}", _differences(config, flatten(redact(parent.config)), ascii))
     _section(text, "knobs", [(name, _plain(value)) for name, value in redact(run.knobs).items()])
-    _section(text, "last values", [(name, number(value)) for name, value in run.metrics.items()])
+    _section(text, "last values", [(name, format_cell(value)) for name, value in run.metrics.items()])
     _section(text, "config", [(name, _plain(value)) for name, value in config.items()])
     text.append("log\n", "bold")
     lines = "\n".join(log_tail[-_LINES:])

@@ -17,9 +17,9 @@ from textual.widgets import Static
 from rftui.automl.ranking import best, usual_metric
 from rftui.config.sweeps import sweep_faults, values
 from rftui.config.validate import sentence
+from rftui.formatting import clean, format_cell
 from rftui.messages import Field
 from rftui.runs import Run
-from rftui.tui.board import clean, number
 from rftui.tui.keys import Entry
 from rftui.tui.screens.clone_fields import Row, tell
 
@@ -116,7 +116,7 @@ class PromoteScreen(ModalScreen[PromoteRequest | None]):
         shown = runs[:_LISTED]
         width = max([cell_len(clean(run.name)) for run in shown] + [0])
         for run in shown:
-            name, value = clean(run.name), number(run.metrics.get(self._metric))
+            name, value = clean(run.name), format_cell(run.metrics.get(self._metric))
             text.append(f"\n{run.id:>4}  {name}{' ' * (width - cell_len(name))}  {value:>7}", "cyan")
             text.append(f"  {clean(run.config.get(_MODEL, ''))}", "dim")
         if len(runs) > len(shown):

@@ -12,8 +12,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from rftui.formatting import clean, format_cell
 from rftui.messages import Rule
-from rftui.tui.board import clean, number
 
 
 class RulesScreen(ModalScreen[None]):
@@ -82,4 +82,4 @@ _ABOUT = (
 
 
 def _set(rule: Rule) -> str:
-    return "  ".join(f"{name} {number(value)}" for name, value in rule.parameters.items() if value is not None)
+    return "  ".join(f"{name} {format_cell(value)}" for name, value in rule.parameters.items() if value is not None)

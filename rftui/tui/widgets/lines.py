@@ -9,10 +9,11 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from rftui.automl.suggest import Suggestion
+from rftui.formatting import clean, format_duration
 from rftui.messages import Device
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.tui.actions import ACTIONS, refusal
-from rftui.tui.board import Board, clean, duration
+from rftui.tui.board import Board
 
 
 class Line(Static):
@@ -52,7 +53,7 @@ def status(board: Board, title: str, width: int, *, ascii: bool) -> Text:
     if alive:
         parts.append(f"chunk {min(run.chunk for run in alive)}/{max(run.chunks for run in alive)}")
     if info.state == "running" and board.active:
-        eta = duration(info.eta)
+        eta = format_duration(info.eta)
         parts.append(f"ETA {'-' if ascii and eta == '–' else eta}")
         if width >= 100 and info.steps_per_second:
             parts.append(f"{info.steps_per_second:.1f} steps/s")

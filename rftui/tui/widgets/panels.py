@@ -11,8 +11,9 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
+from rftui.formatting import clean
 from rftui.messages import Event
-from rftui.tui.board import Board, clean
+from rftui.tui.board import Board
 from rftui.tui.plot import plot
 
 TALL = 34

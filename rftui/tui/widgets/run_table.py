@@ -14,9 +14,10 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from rftui.formatting import clean, format_cell, format_duration
 from rftui.naming import short
 from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
-from rftui.tui.board import Board, clean, duration, number
+from rftui.tui.board import Board
 from rftui.tui.lineage import drawn
 from rftui.tui.plot import colour, sparkline
 
@@ -197,17 +198,19 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         ]
         step = _Column("STEP", 11, lambda run: f"{run.step}/{run.total_steps or '-'}")
         values = [
-            _Column("LOSS", 7, lambda run: number(run.metrics.get("loss"))),
-            _Column("EVAL", 6, lambda run: number(run.metrics.get("eval_loss"))),
+            _Column("LOSS", 7, lambda run: format_cell(run.metrics.get("loss"))),
+            _Column("EVAL", 6, lambda run: format_cell(run.metrics.get("eval_loss"))),
         ]
         if self.metric not in ("loss", "eval_loss"):
-            values.insert(0, _Column(self.metric[:12].upper(), 8, lambda run: number(run.metrics.get(self.metric))))
+            values.insert(
+                0, _Column(self.metric[:12].upper(), 8, lambda run: format_cell(run.metrics.get(self.metric)))
+            )
         trend = self._trend_column(20 if wide else 8)
         knobs = [self._knob_column(name, runs) for name in self.board.knobs]
         tail = [_Column("DEVICE", 6, lambda run: run.device or "-", right=False)]
         if any(run.parent for run in runs):
             tail.append(_Column("PARENT", 14 if wide else 8, self._cell_parent, right=False))
-        tail.append(_Column("TIME", 6, lambda run: duration(run.active_seconds) if run.active_seconds else "-"))
+        tail.append(_Column("TIME", 6, lambda run: format_duration(run.active_seconds) if run.active_seconds else "-"))
         left = width - sum(column.width + gap for column in columns)
         more = [step, *values, trend, *knobs] if wide else [*values, *knobs[:1], trend, *knobs[1:]]
         for column in [*more, *tail]:
@@ -226,11 +229,11 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         return _Column("TREND", width, text, right=False, style=lambda run: colour(run.id))
 
     def _knob_column(self, name: str, runs: list[Run]) -> _Column:
-        texts = [number(run.knobs.get(name)) for run in runs]
+        texts = [format_cell(run.knobs.get(name)) for run in runs]
         return _Column(
             short(name),
             min(20, max([len(short(name)), *map(len, texts)])),
-            lambda run: number(run.knobs.get(name)),
+            lambda run: format_cell(run.knobs.get(name)),
             right=not any(isinstance(run.knobs.get(name), (list, str)) for run in runs),
         )
 
