@@ -20,13 +20,13 @@ from rftui.paths import home_dir
 
 _OPS = {
     "stop": "stop runs at their next step; they can be resumed",
-    "resume": "let stopped runs go on from where they stand",
-    "delete": "stop runs and throw them away; undo brings them back until the scheduler ends",
-    "undo": "bring back deleted runs",
+    "resume": "resume stopped runs where they stopped",
+    "delete": "delete runs; undo restores them until the scheduler ends",
+    "undo": "restore deleted runs",
 }
 
 
-_RUN = "a run's number or name; best, or best:K, are those with the best last values"
+_RUN = "a run's number or name; best or best:K for the runs with the best last values"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -78,7 +78,7 @@ def _dispatch(argv: list[str]) -> int:
         arguments.args += [word for word in unknown if not word.startswith("-")] + rest
         unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
-            raise UserError(f"rftui run has no option {unknown[0]}; the script's own options go after a --")
+            raise UserError(f"rftui run has no option {unknown[0]}; put the script's options after --")
     elif unknown or rest:
         raise UserError(f"unrecognized: {' '.join(unknown + rest)} (rftui --help)")
     arguments.home = home_dir(arguments.home)
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", launch.run, "run a script's experiments under the terminal UI")
     run.add_argument("script", metavar="SCRIPT")
-    run.add_argument("args", metavar="ARGS", nargs="*", help="the script's arguments; its options go after a --")
+    run.add_argument("args", metavar="ARGS", nargs="*", help="arguments for the script; put its options after --")
     opened = add("open", launch.open_experiment, "attach to a running experiment, or reopen one that has ended")
     opened.add_argument("name", metavar="NAME")
     for command in (run, opened):
@@ -121,48 +121,48 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(op=op, yes=True)
         if op == "delete":
             command.add_argument("--yes", action="store_true", default=False, help="do not ask")
-    clone = add("clone", ops.clone, "make new runs of others, with other values")
+    clone = add("clone", ops.clone, "clone runs with other values")
     clone.add_argument("name", metavar="NAME")
     clone.add_argument("runs", metavar="RUN", nargs="+", help=_RUN)
-    several = "a new value; several, as in lr=1e-4,2e-4, make a clone each (lists are parted by ;)"
+    several = "a new value; several (lr=1e-4,2e-4) make one clone each; lists are separated by ;"
     clone.add_argument("--set", metavar="KNOB=VALUE", action="append", default=[], dest="changes", help=several)
     clone.add_argument("--warm", action="store_true", help="start from the run's weights and position")
-    committed = "warm from its committed checkpoint of that step instead of its present one"
+    committed = "warm from its checkpoint at that step (counted from the run's own start), not from now"
     clone.add_argument("--from-step", metavar="N", type=int, help=committed)
-    carried = "warm, with the run's optimizer and schedule instead of fresh ones"
+    carried = "warm, continuing the run's optimizer and schedule"
     clone.add_argument("--continue-schedule", action="store_true", dest="continue_schedule", help=carried)
-    advice = "what a failed run, or a curve that goes wrong, asks for; --set adds to it"
+    advice = "apply the change suggested for the run; --set adds to it"
     clone.add_argument("--suggested", action="store_true", help=advice)
     clone.add_argument("--stop-parent", action="store_true", help="stop the run once its clone is accepted")
     clone.add_argument("--name", metavar="TEXT", dest="clone_name", help="the new run's name")
     clone.add_argument("--json", action="store_true", help="an object for each run: ok, text, run, runs")
-    ruled = add("rules", set_rules.rules, "list the rules that stop runs by themselves, or switch one on or off")
+    ruled = add("rules", set_rules.rules, "list the stopping rules, or switch one on or off")
     ruled.add_argument("name", metavar="NAME")
     ruled.add_argument("word", metavar="on|off", nargs="?", choices=("on", "off"))
     ruled.add_argument("rule", metavar="RULE", nargs="?", help="halving, median or early")
     ruled.add_argument("--set", metavar="PARAMETER=VALUE", action="append", default=[], dest="changes")
     ruled.add_argument("--json", action="store_true", help="an array of the rules; or an object: ok, text")
-    ejected = add("eject", eject.eject, "write a run as a plain TRL script that makes the same weights")
+    ejected = add("eject", eject.eject, "write a run as a plain TRL script that reproduces its weights")
     ejected.add_argument("name", metavar="NAME")
     ejected.add_argument("run", metavar="RUN", help="a run's number or name")
-    ejected.add_argument("-o", metavar="FILE", dest="output", help="./NAME-runRUN.py unless told")
+    ejected.add_argument("-o", metavar="FILE", dest="output", help="default: ./NAME-runRUN.py")
     mlflow = add("mlflow", mlflow_ui.serve, "open MLflow's own UI over the home")
-    mlflow.add_argument("--port", type=int, help="5000 unless told, or the next free one")
+    mlflow.add_argument("--port", type=int, help="default: 5000, or the next free port")
     init = add("init", samples.init, "write the sample experiments to a directory")
     init.add_argument("dir", metavar="DIR", nargs="?", default="sample_experiments")
-    add("doctor", doctor.doctor, "tell what this machine has, what is missing, and what to do")
+    add("doctor", doctor.doctor, "check this machine: what it has, what is missing, what to do")
     return parser
 
 
 def _add_common(parser: argparse.ArgumentParser, home: str | None, readonly: bool | str, ascii: bool | str) -> None:  # noqa: A002
     parser.add_argument("--home", metavar="DIR", default=home, help="where experiments are kept")
-    parser.add_argument("--readonly", action="store_true", default=readonly, help="look, and change nothing")
+    parser.add_argument("--readonly", action="store_true", default=readonly, help="show only, change nothing")
     parser.add_argument("--ascii", action="store_true", default=ascii, help="draw with plain characters")
 
 
 def _devices(text: str) -> str:
     if not re.fullmatch(r"auto|cpu(:[1-9]\d*)?|\d+(,\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, cpu, cpu:N, 0,1,...")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of auto, cpu, cpu:N, 0,1,...")
     return text
 
 

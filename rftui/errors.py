@@ -7,7 +7,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 class UserError(Exception):
-    """Something the user can mend. `str(fault)` is one line; `code` is the exit code of the command that meets it.
+    """Something the user can fix. `str(fault)` is one line; `code` is the exit code of the command that meets it.
 
     Several faults found together are one UserError whose `lines` holds each of them.
     """

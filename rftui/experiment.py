@@ -38,7 +38,7 @@ class Experiment:
         _refuse_children()
         _environment.update({name: os.environ.pop(name) for name in list(os.environ) if name.startswith("RFTUI_")})
         if mode not in (None, "fit"):
-            _fail(UserError(f"mode {mode!r} is not here: rftui trains models, which is mode='fit'"))
+            _fail(UserError(f"mode {mode!r} is not supported: rftui trains models (mode='fit')"))
         self._asked = experiment_name
         self._home = paths.home_dir(_environment.get("RFTUI_HOME") or experiment_path or experiments_path)
         self._directory: paths.ExperimentDir | None = None
@@ -73,8 +73,8 @@ class Experiment:
         """Train every config of the group on the dataset, chunk by chunk, and return the runs as they ended.
 
         Datasets are `datasets.Dataset`s or lists of dicts. `create_model_fn(config)` returns (model, tokenizer);
-        without it they are loaded from `model_name`. An epoch is cut into `num_chunks` (or `num_shards`; 4 unless
-        told) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. Faults that
+        without it they are loaded from `model_name`. An epoch is cut into `num_chunks` (or `num_shards`; 4 if not
+        given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. Faults that
         are known before anything starts come together.
         """
         try:
@@ -89,7 +89,7 @@ class Experiment:
                 unknown,
             )
             if self._ended:
-                raise UserError(f"experiment {self.name!r} was ended; make a new Experiment for another run_fit")
+                raise UserError(f"experiment {self.name!r} has ended; create a new Experiment for another run_fit")
             return self._train(fit)
         except UserError as fault:
             _fail(fault)
@@ -118,7 +118,7 @@ class Experiment:
             raise
         if code == INTERRUPTED:
             assert self._directory
-            raise UserError(f"interrupted; `{paths.how_to_open(self._directory)}` takes it up again", code=INTERRUPTED)
+            raise UserError(f"interrupted; reopen it with `{paths.how_to_open(self._directory)}`", code=INTERRUPTED)
         assert self._directory
         return [run for run in Store.read(self._directory.db).runs() if run.fit == number]
 
@@ -132,8 +132,8 @@ class Experiment:
         if self._directory is None:
             self._directory = paths.create(self._home, self._asked)
             if self._directory.name != self._asked:
-                old = f"`{paths.how_to_open(paths.ExperimentDir(self._home / self._asked))}` opens the old one"
-                fit.notices.insert(0, f"there is an experiment {self._asked!r}; this one is {self.name!r} ({old})")
+                old = f"open the old one with `{paths.how_to_open(paths.ExperimentDir(self._home / self._asked))}`"
+                fit.notices.insert(0, f"experiment {self._asked!r} exists; this one is named {self.name!r} ({old})")
                 print(fit.notices[0], flush=True)
             store = Store.create(self._directory.db)
         else:

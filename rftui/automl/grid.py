@@ -140,7 +140,7 @@ def _leaf(alternative: _Alternative, trainer_type: str | None) -> tuple[RunConfi
     if algo == "GRPO" and not rewards:
         raise UserError("GRPO needs reward_funcs: give RFModelConfig one or more functions that score completions")
     if algo != "GRPO" and rewards:
-        notices.append(f"reward_funcs are left out: {algo} has no use for them")
+        notices.append(f"reward_funcs are left out: {algo} does not use them")
     return RunConfig(algo, config, notices=notices), swept
 
 

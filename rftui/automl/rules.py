@@ -23,8 +23,8 @@ class RFSuccessiveHalving:
     """After chunk `min_chunks`, and again whenever `reduction_factor` times as many chunks have ended, the best one in
     `reduction_factor` runs go on and the others stop; the first time at least half go on.
 
-    `metric` is any that is logged: eval_loss unless told, loss where that is not logged, reward for GRPO. `mode` is
-    "min" or "max", guessed from the metric's name unless told. Nothing is stopped in its warm-up.
+    `metric` is any that is logged: by default eval_loss, loss where that is not logged, reward for GRPO. `mode` is
+    "min" or "max", by default guessed from the metric's name. Nothing is stopped in its warm-up.
     """
 
     reduction_factor: int = 2
@@ -192,7 +192,7 @@ def switches(given: Any) -> tuple[dict[str, Switch], list[str]]:
             known = ", ".join(each.__name__ for each in RULES.values())
             lines.append(f"rules holds {rule!r:.60}; it can hold {known}")
         elif made[rule.name].on:
-            lines.append(f"rules holds {type(rule).__name__} twice: one of each does")
+            lines.append(f"rules holds {type(rule).__name__} twice: one of each is enough")
         else:
             made[rule.name] = Switch(rule, True)
             lines += [f"{type(rule).__name__}: {line}" for line in faults(rule)]

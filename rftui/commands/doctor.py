@@ -40,15 +40,15 @@ class Finding:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print the findings; 1 if something must be mended."""
+    """Print the findings; 1 if something must be fixed."""
     ill = False
     for finding in _findings(arguments.home):
-        mark = "MEND" if finding.remedy else "note" if finding.hint else "ok"
+        mark = "FIX" if finding.remedy else "note" if finding.hint else "ok"
         print(f"{mark:4}  {finding.topic:9}  {finding.text}", flush=True)
         if advice := finding.remedy or finding.hint:
             print(f"{'':17}-> {advice}", flush=True)
         ill = ill or bool(finding.remedy)
-    print("something must be mended" if ill else "nothing must be mended")
+    print("problems found" if ill else "no problems found")
     return FAILED if ill else DONE
 
 
@@ -89,7 +89,7 @@ def _torch() -> Iterator[Finding]:
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, errors="replace")
     if probe.returncode:
         last = (probe.stderr.strip().splitlines() or ["it was killed"])[-1]
-        yield Finding("device", f"torch does not load: {clean(last, 200)}", remedy="install torch again")
+        yield Finding("device", f"torch does not load: {clean(last, 200)}", remedy="reinstall torch")
         return
     found = json.loads(probe.stdout.splitlines()[-1])
     for name, memory in found["devices"]:
@@ -97,7 +97,7 @@ def _torch() -> Iterator[Finding]:
     if not found["devices"]:
         hint = ""
         if shutil.which("nvidia-smi"):
-            hint = "there is nvidia-smi, but torch sees no GPU: install a torch built for this driver's CUDA"
+            hint = "nvidia-smi is installed, but torch sees no GPU: install a torch build for this driver's CUDA"
         yield Finding("device", f"CPU only, {found['threads']} torch threads", hint=hint)
 
 
@@ -130,18 +130,18 @@ def _terminal() -> Iterator[Finding]:
     encoding = locale.getpreferredencoding(False)
     hints = []
     if not sys.stdout.isatty():
-        hints.append("stdout is no terminal: rftui run prints plain lines here")
+        hints.append("stdout is not a terminal: rftui run prints plain lines here")
     elif term in ("", "dumb"):
         hints.append("set TERM, for example to xterm-256color: without it rftui run prints plain lines")
     elif size.columns < 80 or size.lines < 24:
-        hints.append("80 x 24 or more shows everything")
+        hints.append("make it 80 x 24 or larger to see everything")
     if encoding.lower().replace("-", "") != "utf8":
         hints.append("set LANG to a UTF-8 locale such as C.UTF-8, or use --ascii")
     text = f"TERM={term or '(unset)'}, {_colours(term)} colours, {size.columns} x {size.lines}, {encoding}"
     yield Finding("terminal", text, hint="; ".join(hints))
     tmux = shutil.which("tmux")
-    inside = "this is one" if os.environ.get("TMUX") else "this is not one"
-    hint = "" if tmux else "not needed: training goes on when the terminal goes, and rftui open comes back to it"
+    inside = "in use" if os.environ.get("TMUX") else "not in use"
+    hint = "" if tmux else "not needed: training continues when the terminal closes, and rftui open reattaches"
     yield Finding("tmux", f"{tmux} ({inside})" if tmux else "not installed", hint=hint)
 
 

@@ -46,9 +46,9 @@ def _goal(experiment: ExperimentDir, run: Run) -> Path:
     folder = experiment.run(run.id)
     newest = folder.final if checkpoint_marker(folder.final) else newest_checkpoint(folder.checkpoints)
     if newest is None:
-        first = f"; rftui stop {shlex.quote(experiment.name)} {run.id} has it write one" if run.step else ""
+        first = f"; rftui stop {shlex.quote(experiment.name)} {run.id} writes one" if run.step else ""
         raise UserError(
-            f"run {run.id} {clean(run.name)} has no checkpoint yet, and so no weights that could be made again{first}",
+            f"run {run.id} {clean(run.name)} has no checkpoint yet, so there are no weights to reproduce{first}",
             code=FAILED,
         )
     return newest
@@ -69,7 +69,5 @@ def _free(file: Path) -> tuple[Path, Path]:
     beside = file.with_name(f"{file.stem}_files")
     for taken in (file, beside):
         if taken.exists():
-            raise UserError(
-                f"{taken} is there already, and is not overwritten: remove it, or name another with -o FILE"
-            )
+            raise UserError(f"{taken} exists already: remove it, or name another file with -o FILE")
     return file, beside

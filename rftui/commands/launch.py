@@ -43,11 +43,11 @@ def open_experiment(arguments: argparse.Namespace) -> int:
         if alive:
             name, holder = experiment.name, (experiment.path / "lock").read_text()
             raise UserError(
-                f"{name} is open already in process {holder}; rftui show {name} tells how far it is", code=FAILED
+                f"{name} is already running (process {holder}); see its progress with rftui show {name}", code=FAILED
             )
         runs = view(experiment).runs
         if not any(run.active for run in runs):
-            print(f"{experiment.name}: no run is left to train; rftui show {experiment.name} shows them")
+            print(f"{experiment.name}: nothing left to train; see its runs with rftui show {experiment.name}")
             return _code(runs)
         return _plain(launching.reopening(experiment), experiment.name, arguments)
     watch = _viewer(arguments)
@@ -56,10 +56,10 @@ def open_experiment(arguments: argparse.Namespace) -> int:
         code = watch(launch)
         if launch.served or launch.exit_status is None:
             return code
-        # It was just ending, and had no word for us any more.
+        # It was just ending and no longer answered.
     if arguments.readonly:
         raise UserError(
-            f"{experiment.name} is not running, and --readonly starts nothing; rftui show shows it", code=FAILED
+            f"{experiment.name} is not running, and --readonly starts nothing; use rftui show", code=FAILED
         )
     return _watched(watch, launching.reopen(experiment, arguments.devices))
 
@@ -75,7 +75,7 @@ def pick(arguments: argparse.Namespace) -> int:
     for index, line in enumerate(lines[1:], 1):
         print(f"{index:2} {line}")
     try:
-        answer = input(f"open which? [1-{len(found)}, Enter for none] ").strip()
+        answer = input(f"Open which? [1-{len(found)}, Enter for none] ").strip()
     except EOFError:
         return DONE
     if not answer:
@@ -136,11 +136,11 @@ def _explained(launch: launching.Launch) -> int:
         status = INTERRUPTED
     if status == 0:
         if experiment is None:
-            raise UserError(f"{title} trained nothing: it must make an Experiment and call its run_fit")
+            raise UserError(f"{title} trained nothing: create an Experiment in it and call its run_fit")
         return _code(runs)
     if status < 0:
         raise UserError(
-            f"{title} was ended by {signal.Signals(-status).name}; its output is in {launch.log}", code=FAILED
+            f"{title} was killed by {signal.Signals(-status).name}; its output is in {launch.log}", code=FAILED
         )
     lines = launch.tail()
     said = [line.removeprefix("rftui: ") for line in lines if line.startswith("rftui: ")]

@@ -40,7 +40,7 @@ def clone(arguments: argparse.Namespace) -> int:
         for run in _meant(connection, arguments, arguments.runs):
             tried = connection.suggestion(run.id) if arguments.suggested else None
             if arguments.suggested and not tried:
-                raise UserError(f"run {run.id} {clean(run.name)}: there is nothing to suggest", code=FAILED)
+                raise UserError(f"run {run.id} {clean(run.name)}: nothing to suggest", code=FAILED)
             how = {
                 "warm": arguments.warm,
                 "from_step": arguments.from_step,
@@ -63,7 +63,7 @@ def clone(arguments: argparse.Namespace) -> int:
 
 def _connected(arguments: argparse.Namespace) -> Connection:
     if arguments.readonly:
-        raise UserError(f"--readonly does not {arguments.op} runs")
+        raise UserError(f"can't {arguments.op} runs with --readonly")
     return Connection(paths.find(arguments.home, arguments.name), "cli")
 
 
@@ -77,10 +77,10 @@ def _meant(connection: Connection, arguments: argparse.Namespace, wanted: list[s
 
 def _ask(runs: list[Run]) -> None:
     if not sys.stdin.isatty():
-        raise UserError("delete wants --yes where there is no terminal to ask on")
+        raise UserError("delete needs --yes where no terminal can confirm it")
     names = ", ".join(f"{run.id} ({clean(run.name)})" for run in runs)
-    if input(f"delete run {names}? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was deleted", code=FAILED)
+    if input(f"Delete run {names}? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UserError("nothing deleted", code=FAILED)
 
 
 def _tell(reply: Reply, run: Run, json: bool) -> int:

@@ -27,7 +27,7 @@ def init(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"cannot write to {target}: {error.strerror}; name another directory") from error
     for copy in kept:
-        print(f"kept {copy}, which was there")
+        print(f"kept {copy} (already there)")
     scripts = sorted(path.name for path in source.glob("*.py") if "run_fit" in path.read_text(encoding="utf-8"))
     print(f"{written} files in {target}; next: rftui run {target / scripts[0]}")
     return DONE
@@ -39,4 +39,4 @@ def samples() -> Path:
     for folder in (package / "sample_experiments", package.parent / "sample_experiments"):
         if folder.is_dir():
             return folder
-    raise UserError("this installation has no samples; install rftui again")
+    raise UserError("this installation has no samples; reinstall rftui")

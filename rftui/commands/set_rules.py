@@ -27,7 +27,7 @@ def rules(arguments: argparse.Namespace) -> int:
         print(dump(_plain(switches)) if arguments.json else _listed(switches))
         return DONE
     if arguments.readonly:
-        raise UserError("--readonly does not switch rules")
+        raise UserError("can't switch rules with --readonly")
     if arguments.rule is None:
         raise UserError(f"which rule? rftui rules {experiment.name} {arguments.word} RULE: {', '.join(switches)}")
     kinds.kind(arguments.rule)

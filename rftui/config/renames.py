@@ -55,7 +55,7 @@ def modern(config: dict[str, Any], algo: str) -> tuple[dict[str, Any], list[str]
         if new in args:
             notices.append(f"training_args.{old} is left out: {new} is set too and wins")
             continue
-        notices.append(f"training_args.{old} is called {new} now: {new}={value!r}")
+        notices.append(f"training_args.{old} is now called {new}: {new}={value!r}")
         args[new] = value
     for old, reason in (DROPPED | _OF_ALGO.get(algo, {})).items():
         if old in args:

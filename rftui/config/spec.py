@@ -1,4 +1,4 @@
-"""What one `run_fit` asks for, kept in a file so that a worker, or a later day, can take it up."""
+"""What one `run_fit` asks for, kept in a file so that a worker, or a later scheduler, can read it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Spec:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{path} cannot be loaded with this Python: {' '.join(str(error).split())}") from error
+            raise UserError(f"{path} cannot be loaded by this Python: {' '.join(str(error).split())}") from error
         return spec
 
     def troubles(self) -> list[str]:

@@ -44,7 +44,7 @@ def resolve(name: str, fields: list[Field]) -> str:
     found = [dotted for dotted in known if dotted.rsplit(".", 1)[-1] == name]
     found = found or [dotted for dotted in known if short(dotted) == name]
     if len(found) > 1:
-        raise UserError(f"{name!r} is the end of several knobs: {', '.join(found)}; write one of them")
+        raise UserError(f"{name!r} is ambiguous: write one of {', '.join(found)}")
     if not found:
         raise UserError(f"{name} {unknown(name, known)}")
     return found[0]
@@ -54,11 +54,11 @@ def unknown(name: str, known: list[str]) -> str:
     """Why a knob is not among the `known`, as the end of a sentence that starts with its name."""
     last = name.rsplit(".", 1)[-1]
     if last in RENAMED:
-        return f"is called {RENAMED[last]} now"
+        return f"is now called {RENAMED[last]}"
     for table in (MANAGED, REFUSED, DROPPED):
         if last in table:
             return f"cannot be set: {table[last]}"
-    return f"is no knob{nearest(name, known)}"
+    return f"is not a known setting{nearest(name, known)}"
 
 
 def sentence(faults: dict[str, str]) -> str:
@@ -96,10 +96,12 @@ def clone_faults(
     if reason := why_not(parent, "clone"):
         return {"": reason}
     if not warm and (continue_schedule or from_step is not None):
-        return {"": f"a cold clone has no {'schedule' if continue_schedule else 'step'} to go on from; clone it warm"}
+        return {
+            "": f"a cold clone has no {'schedule' if continue_schedule else 'step'} to continue from; clone it warm"
+        }
     if from_step is not None:
         if from_step not in parent.checkpoints:
-            return {"": f"it has no checkpoint of step {from_step}{_listed(parent.checkpoints)}"}
+            return {"": f"it has no checkpoint at step {from_step}{_listed(parent.checkpoints)}"}
         parent = at_checkpoint(parent, from_step)
     elif warm and parent.state == FAILED and parent.checkpoints:  # what it did past its last one is lost
         parent = at_checkpoint(parent, parent.checkpoints[-1])
@@ -118,7 +120,7 @@ def clone_faults(
     after = before | changes
     changed = {name: value for name, value in changes.items() if value != before.get(name)}
     if not warm and not changed:
-        return {"": "nothing is changed: such a clone would repeat the run; change a knob, or its seed"}
+        return {"": "no changes: the clone would repeat the run; change a setting, or its seed"}
     if after.get("training_args.fp16") and after.get("training_args.bf16"):
         faults["training_args.fp16"] = "and bf16 cannot both be on"
     if parent.algo == "GRPO":
@@ -135,7 +137,7 @@ def clone_faults(
 
 
 def _listed(checkpoints: list[int]) -> str:
-    return f" (it has those of step {', '.join(map(str, checkpoints))})" if checkpoints else ""
+    return f" (it has those at step {', '.join(map(str, checkpoints))})" if checkpoints else ""
 
 
 def _word(value: Any) -> str:

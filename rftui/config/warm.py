@@ -56,7 +56,7 @@ _FIXED = (
             *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps"),
             *GENERATION,
         },
-        "since the schedule's steps would be others",
+        "since it would change the schedule's steps",
     ),
     ({"lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"}, "which it is part of"),
     (
@@ -70,7 +70,7 @@ _FIXED = (
 def warm_faults(parent: Run, changed: dict[str, Any], before: dict[str, Any]) -> dict[str, str]:
     """Why `parent` cannot be cloned warm with the knobs in `changed`; `before` are all its values, flat."""
     if parent.step == 0 and parent.state != FAILED:
-        return {"": "it has trained no step yet, so there are no weights to start from; clone it cold"}
+        return {"": "it has not trained a step yet, so there are no weights to start from; clone it cold"}
     if parent.state == FAILED and not parent.checkpoint:
         return {"": "it failed before its first checkpoint, so there are no weights to start from; clone it cold"}
     faults = {}
@@ -91,9 +91,9 @@ def continue_faults(parent: Run, changed: Iterable[str]) -> dict[str, str]:
     """Why a warm clone with other values of the knobs in `changed` cannot go on with its parent's optimizer and
     schedule: they must fit its weights, and its steps must be those that the schedule reckons with."""
     if parent.state == DONE:
-        return {"": "its schedule has come to its end, so there is none to continue; take a fresh one"}
+        return {"": "its schedule has ended, so there is none to continue; use a fresh one"}
     return {
-        name: f"cannot change where the parent's schedule is continued, {reason}; take a fresh one"
+        name: f"cannot change while the parent's schedule is continued, {reason}; use a fresh one"
         for name in changed
         for knobs, reason in _FIXED
         if name.rpartition(".")[2] in knobs
@@ -154,7 +154,7 @@ def length_faults(parent: Run, after: dict[str, Any]) -> dict[str, str]:
     if last_row(clone, args, used) > clone.start_row:
         return {}
     if args["max_steps"] > 0:
-        return {"training_args.max_steps": f"must be more than the {clone.start_step} steps that are done"}
+        return {"training_args.max_steps": f"must be more than the {clone.start_step} steps already done"}
     left = _asked_row(clone, args, used) - clone.start_row
     if left > 0:
         return {
@@ -162,7 +162,7 @@ def length_faults(parent: Run, after: dict[str, Any]) -> dict[str, str]:
             "that are taken at once: train more epochs, or make the batch smaller"
         }
     done = format_number(clone.start_epoch)
-    return {"training_args.num_train_epochs": f"must be more than the {done} epochs that are done"}
+    return {"training_args.num_train_epochs": f"must be more than the {done} epochs already done"}
 
 
 def _from_here(parent: Run) -> Run:
@@ -179,7 +179,7 @@ def warmup_faults(parent: Run, changed: dict[str, Any], after: dict[str, Any], w
     if not changed or steps is None or after[name] < 1 or after[name] < steps:
         return {}
     given = format_number(after[name])
-    return {name: f"of {given} would fill all of the clone's {steps} steps; make it less, or below 1 for a share"}
+    return {name: f"of {given} would last for all {steps} steps of the clone; lower it, or give a fraction below 1"}
 
 
 def _steps(parent: Run, after: dict[str, Any], warm: bool) -> int | None:

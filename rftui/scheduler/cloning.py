@@ -31,7 +31,7 @@ class Cloning:
         """The answer; `asked` is by whom, for the event log."""
         fields = self._registry.schema.get(run.algo, [])
         if not fields:
-            return Reply(command.id, False, "the knobs are not known yet: the first worker is still starting")
+            return Reply(command.id, False, "Can't clone yet: the worker is still loading")
         faults = sweep_faults(
             run,
             command.changes,
@@ -45,7 +45,7 @@ class Cloning:
         if missing and not faults:
             faults[""] = missing
         if faults:
-            return Reply(command.id, False, f"run {run.id} cannot be cloned so: {sentence(faults)}")
+            return Reply(command.id, False, f"can't clone run {run.id}: {sentence(faults)}")
         variants = combinations(command.changes, command.sweep)
         clones = [self._new_run(command, run, changes) for changes in variants]
         if not command.warm:

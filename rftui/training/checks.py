@@ -69,9 +69,7 @@ def _check(
     need = Need(run_config.algo, config)
     function = formatting(spec, run.config_index, train.column_names)
     if function is not config["formatting_func"]:
-        notices.append(
-            f"its rows need a formatting_func and it has none: its sibling's {plain_value(function)} is used"
-        )
+        notices.append(f"its rows need a formatting_func and it has none: using its sibling's {plain_value(function)}")
     rows: list[dict[str, Any]] = []
     for dataset, what in ((train, "train_dataset"), (evaluation, "eval_dataset")):
         if dataset is not None:
@@ -109,7 +107,7 @@ def _knob_faults(algo: str, config: dict[str, Any]) -> Iterable[str]:
             name = f"{section}.{key}"
             field = described.get(name)
             if key not in known:
-                yield f"{name} is no argument of {kind.__name__}{nearest(key, known)}"
+                yield f"{name} is not an argument of {kind.__name__}{nearest(key, known)}"
             elif field and name not in _LOOSE and (reason := value_fault(field, plain_value(value))):
                 yield f"{name} {reason}"
 

@@ -135,11 +135,11 @@ def _why(name: str, error: Exception) -> str:
     """Why nothing could be loaded from `name`, in one line."""
     path = Path(name)
     if path.is_dir():
-        return f"nothing that can be loaded is in {path.absolute()}: {_first_line(error)}"
+        return f"cannot load {path.absolute()}: {_first_line(error)}"
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
-        return f"there is no directory {path.absolute()}, and it is no name on the Hugging Face hub (OWNER/MODEL)"
+        return f"no directory {path.absolute()}, and it is not a name on the Hugging Face hub (OWNER/MODEL)"
     return (
-        f"there is no directory {path.absolute()}, and it could not be had from the Hugging Face hub: the name may be "
+        f"no directory {path.absolute()}, and it could not be loaded from the Hugging Face hub: the name may be "
         "wrong, the model gated (set HF_TOKEN), or this machine offline"
     )
 
@@ -154,7 +154,7 @@ def without_weights(name: str, config: PretrainedConfig) -> Any:
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except Exception as error:
-        raise UserError(f"model_name {name!r} is no causal language model: {_first_line(error)}") from error
+        raise UserError(f"model_name {name!r} is not a causal language model: {_first_line(error)}") from error
 
 
 def module_kinds(model: Any) -> dict[str, str]:

@@ -140,5 +140,5 @@ def _matching(pattern: str, paths: Iterable[str], knob: str = "target_modules", 
     try:
         return [path for path in paths if re.fullmatch(pattern, path)]
     except re.error as error:
-        told = f"peft_config.{knob}: {shown or pattern!r} is no regular expression: {error}"
+        told = f"peft_config.{knob}: {shown or pattern!r} is not a regular expression: {error}"
         raise UserError(told) from error

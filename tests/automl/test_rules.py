@@ -436,7 +436,7 @@ def test_what_run_fit_is_given_is_on_and_everything_else_is_off():
     _, lines = rules.switches(["halving", RFEarlyStopping(1), RFEarlyStopping(2)])
     assert lines == [
         "rules holds 'halving'; it can hold RFSuccessiveHalving, RFMedianStopping, RFEarlyStopping",
-        "rules holds RFEarlyStopping twice: one of each does",
+        "rules holds RFEarlyStopping twice: one of each is enough",
     ]
 
 

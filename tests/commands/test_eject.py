@@ -56,7 +56,7 @@ def test_nothing_is_overwritten(told, trained, tmp_path):
     (tmp_path / "other_files").mkdir()
     for arguments in ([], ["-o", "mine.py"], ["-o", "other.py"], ["-o", "."]):
         code, out, err = told("eject", "exp", "1", *arguments)
-        assert (code, out, err.count("\n")) == (2, "", 1) and "is there already" in err and "-o FILE" in err
+        assert (code, out, err.count("\n")) == (2, "", 1) and "exists already" in err and "-o FILE" in err
     assert (tmp_path / "mine.py").read_text() == "mine" and not list((tmp_path / "other_files").iterdir())
 
 
@@ -68,9 +68,9 @@ def test_nothing_is_overwritten(told, trained, tmp_path):
         (
             ["exp", "3"],
             1,
-            "run 3 c has no checkpoint yet, and so no weights that could be made again; rftui stop exp 3",
+            "run 3 c has no checkpoint yet, so there are no weights to reproduce; rftui stop exp 3",
         ),
-        (["exp", "4"], 1, "run 4 d has no checkpoint yet, and so no weights that could be made again\n"),
+        (["exp", "4"], 1, "run 4 d has no checkpoint yet, so there are no weights to reproduce\n"),
         (["exp", "5"], 1, "cannot eject run 5: it is deleted"),
         (["exp", "1", "-o", "missing/file.py"], 2, "there is no directory"),
         (["exp"], 2, "RUN"),

@@ -107,7 +107,7 @@ def test_open_without_a_terminal_leaves_a_running_experiment_alone(rftui, make):
     made = make(Run(0, "a"))
     with made.lock():
         done = rftui("open", "exp", "--headless")
-    assert done.returncode == 1 and f"in process {os.getpid()}" in done.stderr
+    assert done.returncode == 1 and f"process {os.getpid()}" in done.stderr
 
 
 def test_open_without_a_terminal_takes_up_what_is_left(make, monkeypatch):

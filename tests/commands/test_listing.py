@@ -78,7 +78,7 @@ def test_an_experiment_whose_last_run_was_stopping_has_ended(told, make):
     make(Run(0, "a", state="stopping"), Run(0, "b", state="done"))
     assert json.loads(told("ls", "--json")[1])[0]["state"] == "done"
     code, out, _ = told("open", "exp", "--headless")
-    assert code == 0 and "no run is left to train" in out
+    assert code == 0 and "nothing left to train" in out
 
 
 def test_the_states_of_an_experiment(told, make):

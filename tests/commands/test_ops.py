@@ -138,7 +138,7 @@ def test_a_suggestion_is_cloned_with_what_is_set_beside_it(told, make, reopened)
         "training_args.gradient_accumulation_steps": 2,
         "training_args.learning_rate": 1e-5,
     }
-    assert told("clone", "exp", "2", "--suggested")[::2] == (1, "rftui: run 2 b: there is nothing to suggest\n")
+    assert told("clone", "exp", "2", "--suggested")[::2] == (1, "rftui: run 2 b: nothing to suggest\n")
 
 
 def test_ops_that_cannot_be_start_no_scheduler(told, make, monkeypatch):

@@ -71,7 +71,7 @@ def test_a_switch_reaches_the_scheduler_and_its_answer_is_printed(told, schedule
         (["on", "halving", "--set", "reduction_factor"], "write it as PARAMETER=VALUE"),
         (["on", "early", "--set", "patience=long"], "patience must be a whole number, 1 or more, not 'long'"),
         (["on", "early", "--set", "min_runs=2"], "has no 'min_runs'"),
-        (["on", "early", "--readonly"], "--readonly does not switch rules"),
+        (["on", "early", "--readonly"], "can't switch rules with --readonly"),
         (["maybe", "early"], "invalid choice: 'maybe'"),
     ],
 )

@@ -18,7 +18,7 @@ from rftui.runs import Run
         (["ls", "--jsno"], "--jsno"),
         (["run", "missing.py"], "missing.py"),
         (["run", "."], "directory"),
-        (["run", "script.py", "--epochs", "3"], "after a --"),
+        (["run", "script.py", "--epochs", "3"], "options after --"),
         (["run", "script.py", "--devices", "gpu"], "cpu:N"),
         (["script.py"], "rftui run script.py"),
         (["clone", "exp", "1", "--set", "lr"], "KNOB=VALUE"),

@@ -102,9 +102,9 @@ def chain_of_three():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "must be more than the 2 epochs that are done"),
-        ({EPOCHS: 2}, "must be more than the 2 epochs that are done"),
-        ({STEPS: 10}, "must be more than the 10 steps that are done"),
+        ({}, "must be more than the 2 epochs already done"),
+        ({EPOCHS: 2}, "must be more than the 2 epochs already done"),
+        ({STEPS: 10}, "must be more than the 10 steps already done"),
         ({EPOCHS: 2.5}, None),
         ({STEPS: 11}, None),
     ],

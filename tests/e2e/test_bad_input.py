@@ -47,7 +47,7 @@ def test_faults_of_the_configs_are_told_together(program):
     program.edit("learning_rate=5e-3", "lerning_rate=5e-3")
     found, said = lines(program)
     faults = "\n".join(found)
-    assert "training_args.lerning_rate is no argument of SFTConfig; did you mean 'learning_rate'?" in faults
+    assert "training_args.lerning_rate is not an argument of SFTConfig; did you mean 'learning_rate'?" in faults
     assert "has no query_key_value; its linear modules are " in faults and "gate_proj" in faults
     assert all(said.count(fault) == 1 for fault in found)
     assert not (program.home / "tiny").exists() and not (program.home / "mlflow.db").exists()

@@ -99,7 +99,7 @@ def test_whatever_the_moment_and_however_often(program, undisturbed):
     program.call("open", "tiny", "--headless")
     same_as(program, undisturbed)
     ended = program.adapter(1), program.adapter(2), told(program)
-    assert "no run is left to train" in program.call("open", "tiny", "--headless")
+    assert "nothing left to train" in program.call("open", "tiny", "--headless")
     assert (program.adapter(1), program.adapter(2), told(program)) == ended
 
 

@@ -90,7 +90,7 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(program, undisturbe
     for run in (1, 2):
         assert program.adapter(run) == undisturbed.adapter(run)
         assert program.show(run)["curves"] == undisturbed.show(run)["curves"]
-    assert "no run is left to train" in program.call("open", "tiny", "--headless")
+    assert "nothing left to train" in program.call("open", "tiny", "--headless")
 
 
 CREATE = """

@@ -51,7 +51,7 @@ def test_a_stopped_run_is_on_disk_at_its_step(ops):
         ("learning_rate=fast", [], 2, "must be a number"),
         ("learning_rate=-1", [], 2, "learning_rate"),
         ("learnin_rate=1e-3", [], 2, "did you mean"),
-        ("r=4", [], 1, "nothing is changed"),
+        ("r=4", [], 1, "no changes"),
         ("r=2", ["--warm"], 1, "may grow but not shrink"),
         ("max_length=32", ["--warm"], 1, "clone it cold"),
     ],

@@ -66,7 +66,7 @@ def test_clones_take_pythons_values_and_short_names(connected, world):
     for changes, why in (
         ({"lr": "fast"}, "must be a number"),
         ({"learning_rat": 1}, "learning_rate"),
-        ({}, "nothing"),
+        ({}, "no changes"),
     ):
         with pytest.raises(UserError, match=why):
             exp.clone(1, changes)

@@ -75,7 +75,7 @@ def test_a_clone_from_an_earlier_checkpoint_while_its_parent_trains(begun, world
     assert (seen.runs[4].start_step, seen.runs[4].start_row) == (2, 20)
     assert not [task for task in world.asked if isinstance(task, messages.SnapshotWeights)]
     missing = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, from_step=1)
-    assert not missing.ok and "no checkpoint of step 1" in missing.text and "2" in missing.text
+    assert not missing.ok and "no checkpoint at step 1" in missing.text and "2" in missing.text
     cold = seen.ask("clone", 1, {RATE: 1e-5}, from_step=2)
     assert not cold.ok and "warm" in cold.text and len(seen.runs) == 4
     hold.go.set()
@@ -148,14 +148,14 @@ def test_a_clone_of_a_clone_of_a_deleted_run(begun, world, experiment):
     assert seen.ask("delete", 1).ok
     second = seen.ask("clone", first, {RATE: 1e-6}).run
     refused = seen.ask("clone", first, {RATE: 1e-6}, warm=True)
-    assert not refused.ok and "no step yet" in refused.text
+    assert not refused.ok and "not trained a step yet" in refused.text
     world.came("cpu")
     hold.go.set()
     finished(seen)
     assert (seen.runs[first].state, seen.runs[first].start_step) == (DONE, 3)
     assert seen.runs[second].state == DONE and seen.runs[second].parent == first
     third = seen.ask("clone", first, {"training_args.seed": 3}, warm=True)
-    assert not third.ok and "no knob" in third.text
+    assert not third.ok and "not a known setting" in third.text
 
 
 def test_a_run_that_was_fitted_to_its_model_shows_it(begun, world):

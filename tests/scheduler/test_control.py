@@ -129,7 +129,11 @@ def test_a_cold_clone_starts_from_the_beginning_with_what_was_changed(begun, wor
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({RATE: "fast"}, "must be a number"), ({"training_args.learning_rat": 1}, "no knob"), ({}, "nothing is changed")],
+    [
+        ({RATE: "fast"}, "must be a number"),
+        ({"training_args.learning_rat": 1}, "not a known setting"),
+        ({}, "no changes"),
+    ],
 )
 def test_a_clone_that_cannot_be_made_is_refused_with_the_reason(begun, kept, changes, why):
     seen, _ = begun

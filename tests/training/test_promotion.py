@@ -178,4 +178,4 @@ def test_a_clone_on_a_model_that_is_not_there_fails_with_the_reason(engine):
     engine.start(3, config_index=0, changes={"model_name": "./nowhere"})
     engine.turn(3)
     [failed] = engine.until(3, messages.Failed)
-    assert "model_name './nowhere': there is no directory" in failed.error
+    assert "model_name './nowhere': no directory" in failed.error

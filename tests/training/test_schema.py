@@ -388,7 +388,7 @@ def test_dpo_and_grpo_configs_are_checked_by_their_own_classes_and_rows(model):
     faults, _ = checked(dpo, train=renamed)
     assert 'rename_column("query", "chosen")' in told(faults) and "query, response, rejected_response" in told(faults)
     wrong = RFModelConfig(model, training_args=RFDPOConfig(num_generations=2))
-    assert "num_generations is no argument of DPOConfig" in told(checked(wrong, train=PREFERENCES)[0])
+    assert "num_generations is not an argument of DPOConfig" in told(checked(wrong, train=PREFERENCES)[0])
     text = RFModelConfig(model, training_args=RFDPOConfig(), formatting_func=lambda row: "text")
     assert "must return a dict of columns, since DPO needs" in told(checked(text, train=PREFERENCES)[0])
 

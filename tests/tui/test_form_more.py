@@ -244,7 +244,7 @@ async def test_a_finished_run_has_no_schedule_to_continue() -> None:
         app.screen.query_one("#schedule").focus()
         await pilot.press("right")
         await settled(app, pilot)
-        assert "its schedule has come to its end" in flat(app)
+        assert "its schedule has ended" in flat(app)
         await pilot.press("ctrl+s")
         assert app.answer is OPEN
 
@@ -362,7 +362,9 @@ async def test_faults_are_told_and_the_text_is_kept_to_be_mended(edited) -> None
         await pilot.press("ctrl+e")
         await settled(app, pilot)
         assert "YAML, of which nothing is taken" in flat(app) and "not 'fast'" in flat(app)
-        assert "peft_config.rr is no knob; did you mean 'peft_config.r'?" in flat(app) and "(2 errors)" in flat(app)
+        assert "peft_config.rr is not a known setting; did you mean 'peft_config.r'?" in flat(
+            app
+        ) and "(2 errors)" in flat(app)
         assert knobs(app)[ALPHA].text == "64"
         await pilot.press("ctrl+s")
         await settled(app, pilot)
