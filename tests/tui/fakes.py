@@ -53,6 +53,7 @@ def made(id: int, state: str = "running", *, lr: float = 2e-4, r: int = 16, step
     """A run some way into its training."""
     run = Run(id, f"sft-lr{lr:g}-r{r}", state=state, chunk=step // 25, chunks=16, step=step, total_steps=400)
     run.epoch = step / 100
+    run.grid = {"rows": 800, "per_epoch": 4, "batch": 8, "steps": 400} if step else {}
     run.config = config(lr, r)
     run.knobs = {"training_args.learning_rate": lr, "peft_config.r": r}
     run.metrics = {"loss": 2.0 - step / 250 + id / 10, "eval_loss": 2.1 - step / 250 + id / 10} if step else {}

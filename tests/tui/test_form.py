@@ -77,7 +77,7 @@ async def test_cold_without_a_change_is_refused() -> None:
 
 async def test_a_queued_run_is_cloned_cold_only() -> None:
     async with shown_over(form(made(7, "queued", step=0))) as (app, pilot):
-        assert "cold only: it has trained no step yet" in visible(app)
+        assert "cold only: it has not trained a step yet" in visible(app)
         assert not app.screen.query("#start")
         await pilot.press("ctrl+s")
         assert app.answer is OPEN

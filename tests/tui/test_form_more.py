@@ -228,7 +228,7 @@ async def test_the_parents_schedule_is_continued_where_it_can_be() -> None:
         app.screen.query_one("#schedule").focus()
         await pilot.press("right")
         await write(app, pilot, R, "32")
-        assert "cannot change where the parent's schedule is continued" in under(app, R)
+        assert "cannot change while the parent's schedule is continued" in under(app, R)
         await write(app, pilot, R, "16")
         await write(app, pilot, LR, "1e-4")
         assert "warm from step 100, its schedule continued" in flat(app) and under(app, LR) == ""
@@ -269,7 +269,7 @@ async def test_several_parents_get_the_same_changes() -> None:
     async with shown_over(screen) as (app, pilot):
         assert "Clone-Modify run 7 sft-lr0.0002-r16 and 3 more marked runs" in visible(app)
         assert "^t and stop them" in visible(app)
-        assert "run 9 is left out: it has trained no step yet" in flat(app)
+        assert "run 9 is left out: it has not trained a step yet" in flat(app)
         await write(app, pilot, R, "24,32")
         assert "run 10 is left out: peft_config.r may grow but not shrink" in flat(app)
         assert ": 4 clones, warm from where each stands" in flat(app)
