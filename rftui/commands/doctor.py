@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rftui.commands.text import clean
 from rftui.errors import DONE, FAILED
-from rftui.tracking.outbox import tracking_uri, uri_fault
+from rftui.tracking.trackers import target
 
 _GIB = 1024**3
 _LEAST_DISK = 2 * _GIB
@@ -63,8 +63,8 @@ def _findings(home: Path) -> Iterator[Finding]:
     yield Finding("cores", f"{cores} of {os.cpu_count()}")
     yield Finding("memory", f"{_memory() / _GIB:.1f} GiB")
     yield from _home(home)
-    fault = uri_fault(tracking_uri(home))
-    yield Finding("tracking", tracking_uri(home), remedy=fault or "")
+    tracked = target(home)
+    yield Finding("tracking", str(tracked), remedy=tracked.fault or "")
     yield from _terminal()
 
 
