@@ -42,7 +42,7 @@ def hide_credentials(text: str, secrets: Collection[str] = ()) -> str:
 def credentials(uri: str) -> set[str]:
     """What is secret in an address, as it stands there and as it is sent: the password (or the user, where there is
     none: a token) and the values of the query."""
-    rest = uri.partition("://")[2]
+    rest = uri.split("://", 1)[-1]
     user_info = rest.rpartition("@")[0]
     user, _, password = user_info.partition(":")
     query = rest.rpartition("@")[2].partition("?")[2]

@@ -40,7 +40,7 @@ def fault(uri: str) -> str | None:
     if "://" in uri and not uri.startswith("file:"):
         return None
     return (
-        f"{VARIABLE}={hide_credentials(uri)} names a folder, and MLflow no longer keeps runs in folders: unset it, or"
+        f"{VARIABLE}={uri.rpartition('@')[2]} names a folder, and MLflow no longer keeps runs in folders: unset it, or"
         " set it to a database (sqlite:///mlflow.db) or a server; `mlflow migrate-filestore` moves old runs over"
     )
 
@@ -54,7 +54,7 @@ def place(uri: str, cwd: Path) -> str:
     """The host, or the file; without user, password or query."""
     if file := database(uri, cwd):
         return str(file)
-    plain = hide_credentials(uri).partition("?")[0]
+    plain = hide_credentials(uri).rpartition("@")[2].partition("?")[0]
     try:
         return urlsplit(plain).netloc or plain
     except ValueError:

@@ -119,7 +119,7 @@ class Service:
                 log.exception("tracking failed; it is tried again in %.0f s", wait)
                 if not self._troubled:
                     why = self._plain(tracker.explain(error))  # alone: what follows is no part of an address
-                    self.tell(f"{self._target} {why}; what is missing there is sent again later")
+                    self._say(f"{self._target} {why}; what is missing there is sent again later")
                 self._troubled, self._since = True, None
                 # Each is over at once when the end begins, and tried again then as at first.
                 if closing:

@@ -174,6 +174,18 @@ def test_a_process_that_is_killed_again_and_again_is_left(database, monkeypatch)
     ]
 
 
+def test_a_process_that_fails_is_started_again_and_said_to_be_left_at_last(database, monkeypatch):
+    monkeypatch.setattr(tracking_outbox, "_LIVES", 1)
+    database.experiment.outbox.write_text("no database" * 1000)
+    outbox = start(database.experiment)
+    while not outbox.close(90):
+        pass
+    again, last = outbox.notices()
+    assert again == "the tracking process failed (status 1; logs/tracking.txt) and is started again"
+    assert "once more and is left; `rftui open exp" in last
+    assert "file is not a database" in (database.experiment.logs / "tracking.txt").read_text()
+
+
 def test_the_process_sends_and_ends_when_its_scheduler_is_killed(database):
     database.run(1, state="running")
     database.points(1, "loss", [1])

@@ -348,3 +348,35 @@ def test_an_outbox_that_cannot_be_written_loses_and_repeats_nothing(database, re
     sending.send()
     sender(database, recorder).send()
     assert recorder.points == [("t1", "loss", step) for step in (1, 2, 3)]
+
+
+def test_a_kill_between_any_two_statements_loses_and_repeats_nothing(database, recorder, monkeypatch):
+    """Each moment at which the outbox is written is kept, with what had arrived by then, and taken up from."""
+    moments = []
+    connect = sqlite3.connect
+
+    def watched(*args, **kwargs):
+        connection = connect(*args, **kwargs)
+        connection.set_trace_callback(keep)
+        return connection
+
+    def keep(statement):
+        files = {path.name: path.read_bytes() for path in database.experiment.path.glob("outbox.db*")}
+        moments.append((statement, files, list(recorder.points)))
+
+    database.run(1, state="done", knobs={"a": 1})
+    database.points(1, "loss", range(1, 8))
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", watched)
+        sender(database, recorder).send()
+    assert any("DELETE FROM queue" in statement for statement, _, _ in moments)
+    for statement, files, points in moments:
+        for path in database.experiment.path.glob("outbox.db*"):
+            path.unlink()
+        for name, content in files.items():
+            if not name.endswith("-shm"):  # made again from the log
+                (database.experiment.path / name).write_bytes(content)
+        recorder.points = points
+        sender(database, recorder).send()
+        assert recorder.points == [("t1", "loss", step) for step in range(1, 8)], statement
+        assert count_unsent(database.experiment) == 0
