@@ -106,7 +106,7 @@ def _end(*_: int | FrameType | None) -> None:
     raise _Ended
 
 
-def _end_group(server: subprocess.Popen[bytes]) -> None:
+def _end_group(server: subprocess.Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(server.pid, number)
@@ -115,7 +115,7 @@ def _end_group(server: subprocess.Popen[bytes]) -> None:
             pass
 
 
-def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(port: int, server: subprocess.Popen[str], log: Path) -> None:
     opener = build_opener(ProxyHandler({}))
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:

@@ -262,11 +262,11 @@ class Scheduler:
             return
         text = self._wait_for(self._tracking)
         notices = self._tracking.notices() + ([text] if text else [])
-        if notices and not self._unwritten:
+        if notices and not self.ending.trouble:
             for notice in notices:
                 self.registry.log(notice, None, "notice")
             self.registry.flush()
-            if not (self._viewer or self.crew.faults):
+            if not (self.ending.waits_for_viewers or self.crew.faults):
                 self._printer.print()
 
     def _wait_for(self, tracking: Outbox) -> str:

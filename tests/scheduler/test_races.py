@@ -522,7 +522,7 @@ def test_the_last_words_of_tracking_are_told(rig, experiment, capsys):
     made = rig()
     made.scheduler._tracking = Slow()
     made.closed = True
-    made.scheduler._close()
+    made.scheduler.close()
     words = [event.text for event in Store.read(experiment.db).events()][-2:]
     assert words[0] == "3 points are not there" and "goes on in the background" in words[1]
     assert all(word in capsys.readouterr().out for word in words[:1])
