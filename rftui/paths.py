@@ -60,6 +60,11 @@ class ExperimentDir:
         return self.path / "experiment.db"
 
     @property
+    def outbox(self) -> Path:
+        """The database of the tracking process: what was sent, and what is still to be (SQLite, mode 0600)."""
+        return self.path / "outbox.db"
+
+    @property
     def link(self) -> Path:
         """Where the scheduler's socket is and its key (JSON, mode 0600)."""
         return self.path / "link.json"

@@ -33,7 +33,6 @@ CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, run INTEGE
 CREATE TABLE journal (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, command TEXT, ok INTEGER, reply TEXT);
 CREATE TABLE turns (id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER, turn INTEGER, chunk INTEGER, device TEXT,
     step_from INTEGER, step_to INTEGER, started REAL, ended REAL);
-CREATE TABLE outbox (run INTEGER PRIMARY KEY, tracker_run TEXT, last_seq INTEGER, sent TEXT);
 """
 
 _ADDED = {
@@ -54,7 +53,7 @@ class Unwritten(UserError):
 
 
 class Store:
-    """Written by the scheduler alone, in transactions that `commit` ends. The table `outbox` is the tracker's.
+    """Written by the scheduler alone, in transactions that `commit` ends.
 
     Whatever writes raises Unwritten where the database cannot be written. Where the disk is full, `when_full` is
     called first if there is one: once it returns, what was not committed is written again; what it raises is raised.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rftui.errors import DONE, FAILED
 from rftui.formatting import clean, format_bytes
-from rftui.tracking.outbox import tracking_uri, uri_fault
+from rftui.tracking.trackers import target
 
 _LEAST_DISK = 2e9
 
@@ -62,8 +62,8 @@ def _findings(home: Path) -> Iterator[Finding]:
     yield Finding("cores", f"{cores} of {os.cpu_count()}")
     yield Finding("memory", format_bytes(_memory()))
     yield from _home(home)
-    fault = uri_fault(tracking_uri(home))
-    yield Finding("tracking", tracking_uri(home), remedy=fault or "")
+    tracked = target(home)
+    yield Finding("tracking", str(tracked), remedy=tracked.fault or "")
     yield from _terminal()
 
 

@@ -9,13 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import IO
 from urllib.request import ProxyHandler, build_opener
 
 from rftui.errors import DONE, FAILED, UserError
-from rftui.tracking.outbox import tracking_uri, uri_fault
+from rftui.redaction import credentials, hide_credentials
+from rftui.tracking import mlflow_uri
 
 _PATIENCE = 120.0
 _PORT = 5000
@@ -29,43 +32,56 @@ class _Ended(Exception):
 def serve(arguments: argparse.Namespace) -> int:
     """Serve the UI until Ctrl-C."""
     home: Path = arguments.home
-    uri = tracking_uri(home)
-    if fault := uri_fault(uri):
+    uri, cwd = mlflow_uri.address(home)
+    place = mlflow_uri.place(uri, cwd)
+    if fault := mlflow_uri.fault(uri):
         raise UserError(fault)
     if uri.startswith(("http://", "https://")):
-        print(f"the runs are tracked to MLFLOW_TRACKING_URI: open {uri}")
+        print(f"the runs are tracked to a server ({mlflow_uri.VARIABLE}): open {hide_credentials(uri)}")
         return DONE
-    database = Path(uri.removeprefix("sqlite:///"))
-    if uri.startswith("sqlite:///") and not database.exists():
+    database = mlflow_uri.database(uri, cwd)
+    if database and not database.exists():
         old = "; ./mlruns holds runs of an older MLflow: `mlflow migrate-filestore` moves them" if _old_runs() else ""
         raise UserError(f"nothing is tracked in {home} yet: train something first{old}", code=FAILED)
-    if os.environ.get("MLFLOW_TRACKING_URI"):
-        print(f"MLFLOW_TRACKING_URI is set: showing {uri}")
+    if os.environ.get(mlflow_uri.VARIABLE):
+        print(f"{mlflow_uri.VARIABLE} is set: showing {place}")
     if _old_runs():
         print("not shown: ./mlruns, the runs of an older MLflow; `mlflow migrate-filestore` moves them over")
     port = _free_port(arguments.port)
     log = home / ".logs" / "mlflow.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
+    print("Starting MLflow's UI... (takes up to a minute)", flush=True)
     for number in _SIGNALS:
         signal.signal(number, _end)
-    with open(log, "wb") as output:
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as output:
         # Its own group, so that all of its processes can be ended together.
         server = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1"]
-            + ["--port", str(port), "--workers", "1"],
-            cwd=log.parent,
-            # Its job runners are ten processes that a UI over training runs does not need.
-            env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
+            cwd=cwd,
+            env=os.environ
+            | {
+                "MLFLOW_BACKEND_STORE_URI": uri,  # every user of the machine can read a command line
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+                # Its job runners are ten processes that a UI over training runs does not need.
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            },
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
             process_group=0,
         )
+        threading.Thread(target=_copy, args=(server.stdout, os.dup(output.fileno()), uri), daemon=True).start()
     try:
         _wait_for(port, server, log)
         print(f"MLflow is at http://127.0.0.1:{port} until Ctrl-C", flush=True)
         print(
             f"from another machine: ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}",
+            flush=True,
+        )
+        print(
+            "It asks for no password: every user of this machine can open it, and change runs, until you end it",
             flush=True,
         )
         server.wait()
@@ -76,13 +92,21 @@ def serve(arguments: argparse.Namespace) -> int:
         _end_group(server)
 
 
+def _copy(lines: IO[str], log: int, uri: str) -> None:
+    """What the server prints, without the credentials of its database."""
+    with open(log, "w") as output:
+        for line in lines:
+            output.write(hide_credentials(line, credentials(uri)))
+            output.flush()
+
+
 def _end(*_: int | FrameType | None) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the end is under way; a second signal must not cut it short
     raise _Ended
 
 
-def _end_group(server: subprocess.Popen[bytes]) -> None:
+def _end_group(server: subprocess.Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(server.pid, number)
@@ -91,7 +115,7 @@ def _end_group(server: subprocess.Popen[bytes]) -> None:
             pass
 
 
-def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(port: int, server: subprocess.Popen[str], log: Path) -> None:
     opener = build_opener(ProxyHandler({}))
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:

@@ -257,14 +257,30 @@ class Scheduler:
         self._flush()
 
     def _let_tracking_end(self) -> None:
-        """Wait until all is sent, unless Ctrl-C says not to: the tracking process then goes on by itself."""
+        """Wait until all is sent, unless Ctrl-C says not to, and say what was not sent."""
+        if not self._tracking:
+            return
+        text = self._wait_for(self._tracking)
+        notices = self._tracking.notices() + ([text] if text else [])
+        if notices and not self.ending.trouble:
+            for notice in notices:
+                self.registry.log(notice, None, "notice")
+            self.registry.flush()
+            if not (self.ending.waits_for_viewers or self.crew.faults):
+                self._printer.print()
+
+    def _wait_for(self, tracking: Outbox) -> str:
+        """What is to be said of a tracking process that has not ended."""
         until = time.monotonic() + _LAST_SENDS
-        while self._tracking and not self._tracking.close(0.2) and time.monotonic() < until:
+        while not tracking.close(0.2):
+            if time.monotonic() > until:
+                return "tracking has not ended: what it does not send is sent when the experiment is opened"
             while not self.server.inbox.empty():
                 match message := self.server.inbox.get():
                     case signal.Signals():
-                        return
+                        return "tracking goes on in the background; what it does not send is sent at the next open"
                     case messages.Attach() | messages.Leave():
                         self.receive(message)
                     case messages.Command():
                         self.server.send(message.viewer, self.control.too_late(message))
+        return ""

@@ -14,15 +14,13 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
+from requests.exceptions import RequestException
+from sqlalchemy.engine import make_url
 
 from rftui.paths import ExperimentDir
 from rftui.runs import Run
-from rftui.tracking.ledger import Point
-
-_SQLITE = "sqlite:///"
-
-BATCH = 1000
-"""MLflow takes so many metrics at once."""
+from rftui.tracking.mlflow_uri import served
+from rftui.tracking.trackers import Point
 
 _PARAMS_AT_ONCE = 100
 _LONGEST_PARAM = 6000
@@ -31,13 +29,15 @@ _CUT = " ... [cut: the whole value is the artifact params/{}.txt]"
 _LASTING = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED"}
 
 
-def lasting(error: Exception) -> bool:
-    """Whether trying again later will not help, as for a run that someone deleted in MLflow's own UI."""
-    return isinstance(error, MlflowException) and error.error_code in _LASTING
+def connect(uri: str, experiment: ExperimentDir) -> MlflowTracker:
+    """The tracker of one experiment."""
+    return MlflowTracker(uri, experiment)
 
 
-class Tracker:
+class MlflowTracker:
     """The MLflow experiment of one rftui experiment. Every method raises whatever MLflow raises."""
+
+    batch = 1000
 
     def __init__(self, uri: str, experiment: ExperimentDir) -> None:
         self._uri = uri
@@ -45,8 +45,8 @@ class Tracker:
 
     def open(self) -> None:
         """Find or make the MLflow experiment; what fails here fails for every run."""
-        if self._uri.startswith(_SQLITE) and "?" not in self._uri:
-            _make_database(Path(self._uri.removeprefix(_SQLITE)))
+        if self._uri.startswith("sqlite:///") and "?" not in self._uri:
+            _make_database(self._uri)
         self._experiment_id  # noqa: B018
 
     @cached_property
@@ -72,8 +72,7 @@ class Tracker:
     @property
     def _artifacts(self) -> str | None:
         """A server knows where it keeps artifacts; a bare database would put them under the current directory."""
-        served = self._uri.startswith(("http:", "https:", "databricks"))
-        return None if served else (self._experiment.path / "mlruns").as_uri()
+        return None if served(self._uri) else (self._experiment.path / "mlruns").as_uri()
 
     def create(self, run: Run) -> str:
         """The id of the MLflow run for `run`: that of one made before a crash, else a new one."""
@@ -134,10 +133,22 @@ class Tracker:
         self._client.set_terminated(tracker_run, "KILLED")
         self._client.delete_run(tracker_run)
 
+    def lasting(self, error: Exception) -> bool:
+        return isinstance(error, MlflowException) and error.error_code in _LASTING
 
-def _make_database(path: Path) -> None:
+    def explain(self, error: Exception) -> str:
+        cause: BaseException | None = error
+        while cause:
+            if isinstance(cause, RequestException):  # its text is the whole request
+                return f"does not answer ({type(cause).__name__})"
+            cause = cause.__cause__ or cause.__context__
+        return f"fails: {(str(error).strip().splitlines() or [type(error).__name__])[0][:300]}"
+
+
+def _make_database(uri: str) -> None:
     """MLflow makes its tables in dozens of steps, and can use a database neither while another process is at it nor
     after one was killed at it. So it is made under another name, by one process at a time."""
+    path = Path(make_url(uri).database or "")  # as MLflow reads it
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +158,7 @@ def _make_database(path: Path) -> None:
         if not path.exists():
             work = path.with_name(f"{path.name}.new")
             work.unlink(missing_ok=True)
-            MlflowClient(f"{_SQLITE}{work}").search_experiments(max_results=1)
+            MlflowClient(f"{uri}.new").search_experiments(max_results=1)
             work.replace(path)
     finally:
         os.close(folder)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
 
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, STOPPED, Run
-from rftui.tracking.ledger import Entry, Ledger, Point
+from rftui.tracking.ledger import Entry, Ledger
+from rftui.tracking.trackers import Tracker
 
 log = logging.getLogger("rftui.tracking")
 
@@ -17,56 +16,46 @@ _STATUS = {DONE: "FINISHED", FAILED: "FAILED", STOPPED: "KILLED", DELETED: "DELE
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 
 
-class Tracks(Protocol):
-    """A tracker, as far as the sender knows it."""
-
-    def open(self) -> None: ...
-    def create(self, run: Run) -> str: ...
-    def log_params(self, tracker_run: str, params: dict[str, str]) -> None: ...
-    def log_changes(self, tracker_run: str, changes: dict[str, str]) -> None: ...
-    def log_points(self, tracker_run: str, points: list[Point]) -> None: ...
-    def last_step(self, tracker_run: str, metric: str) -> int: ...
-    def log_artifacts(self, tracker_run: str, run: Run) -> None: ...
-    def set_status(self, tracker_run: str, status: str) -> None: ...
-    def delete(self, tracker_run: str) -> None: ...
-
-
 class Sender:
-    """Brings a tracker up to date with the database; the outbox is written after each thing that succeeded.
+    """Brings a tracker up to date with the experiment; what was sent is noted after each thing that succeeded.
 
-    `lasting` says of an error that trying again will not help; the run it belongs to is then left alone.
+    A run for which trying again will not help is left alone from then on, and is in `given_up`.
     """
 
-    def __init__(self, ledger: Ledger, tracker: Tracks, lasting: Callable[[Exception], bool], batch: int) -> None:
+    def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
         self._ledger = ledger
         self._tracker = tracker
-        self._lasting = lasting
-        self._batch = batch
+        self._runs: dict[int, Run] = {}
+        self._due: set[int] = set()
         self._failures: Counter[int] = Counter()
-        self._given_up: set[int] = set()
+        self.given_up: set[int] = set()
 
     def send(self, closing: bool = False) -> list[str]:
-        """Send what is pending; what the user should know of runs that cannot be tracked any more.
+        """Send what is pending; what the user should know of runs that are not tracked any more, each the end of a
+        sentence that begins with the tracker's name.
 
         `closing`: no scheduler will go on with the runs, so none of them is running. Raises the first error that may
         pass by itself.
         """
         self._tracker.open()
+        self._ledger.gather()
+        for run in self._ledger.changed_runs():
+            self._runs[run.id] = run
+            self._due.add(run.id)
+        self._due |= self._runs.keys() if closing else self._ledger.queued() & self._runs.keys()
         notices = []
-        entries = self._ledger.entries()
         # A run that failed last time comes last, so that it cannot keep the others from being sent.
-        for run in sorted(self._ledger.runs(), key=lambda run: (self._failures[run.id], run.id)):
-            if run.id in self._given_up:
-                continue
+        for number in sorted(self._due - self.given_up, key=lambda number: (self._failures[number], number)):
             try:
-                self._bring_up(run, entries.get(run.id) or Entry(run.id), closing)
+                self._bring_up(self._runs[number], self._ledger.entry(number), closing)
             except Exception as error:
-                self._failures[run.id] += 1
-                if not self._lasting(error):
+                self._failures[number] += 1
+                if not self._tracker.lasting(error):
                     raise
-                log.exception("run %d is not tracked any more", run.id)
-                self._given_up.add(run.id)
-                notices.append(f"MLflow refuses run {run.id}, which is not tracked any more: {one_line(error)}")
+                log.exception("run %d is not tracked any more", number)
+                self.given_up.add(number)
+                notices.append(f"refuses run {number}, which is not tracked any more: {self._tracker.explain(error)}")
+            self._due.discard(number)
         return notices
 
     def _bring_up(self, run: Run, entry: Entry, closing: bool) -> None:
@@ -93,6 +82,7 @@ class Sender:
             self._tracker.delete(entry.tracker_run)
             entry.status = "DELETED"
             self._ledger.save(entry)
+        self._ledger.drop(entry.run)
 
     def _send_params(self, run: Run, entry: Entry, tracker_run: str) -> None:
         texts = {knob: str(value) for knob, value in run.to_dict()["knobs"].items()}
@@ -108,21 +98,11 @@ class Sender:
             self._ledger.save(entry)
 
     def _send_points(self, entry: Entry, tracker_run: str) -> None:
-        for metric in entry.sending:  # a crash, or a lost answer, came between sending them and noting it
-            entry.steps[metric] = max(entry.steps.get(metric, -1), self._tracker.last_step(tracker_run, metric))
-        entry.sending = []
-        while points := self._ledger.points(entry.run, entry.last_seq, self._batch):
-            news = [point for point in points if point.step > entry.steps.get(point.metric, -1)]
-            if news:
-                entry.sending = sorted({point.metric for point in news})
-                self._ledger.save(entry)
-                self._tracker.log_points(tracker_run, news)
-            entry.steps |= {point.metric: point.step for point in news}
-            entry.sending = []
-            entry.last_seq = points[-1].seq
+        if entry.sending:  # a crash, or a lost answer, came between sending them and noting it
+            last = [(metric, self._tracker.last_step(tracker_run, metric)) for metric in entry.sending]
+            self._ledger.arrived(entry, [(metric, step) for metric, step in last if step >= 0])
+        while points := self._ledger.points(entry.run, self._tracker.batch):
+            entry.sending = sorted({point.metric for point in points})
             self._ledger.save(entry)
-
-
-def one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+            self._tracker.log_points(tracker_run, points)
+            self._ledger.arrived(entry, {point.metric: point.step for point in points}.items())

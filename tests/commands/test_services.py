@@ -1,6 +1,7 @@
 """`init`, `mlflow` and `doctor`."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 from urllib.request import urlopen
@@ -49,14 +50,21 @@ def test_a_port_that_is_taken(told, tmp_path, monkeypatch):
         assert mlflow_ui._free_port(None) != taken
 
 
-def test_mlflow_serves_on_loopback_until_ctrl_c(tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "mlflow.db").touch()
-    command = [sys.executable, "-m", "rftui.cli", "mlflow", "--port", "0"]
+def test_mlflow_serves_on_loopback_until_ctrl_c(tmp_path, monkeypatch):
+    """Also over a home whose name is syntax in the URI of a database."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = tmp_path / "lr 5%41 #1 is it? yes"
+    home.mkdir()
+    (home / "mlflow.db").touch()
+    command = [sys.executable, "-m", "rftui.cli", "mlflow", "--port", "0", "--home", str(home)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shell:
+        assert "takes up to a minute" in shell.stdout.readline()
+        [server] = psutil.Process(shell.pid).children()
         address = shell.stdout.readline().split()[3]
         port = address.rpartition(":")[2]
         assert f"ssh -L {port}:127.0.0.1:{port} " in shell.stdout.readline()
+        assert "no password" in shell.stdout.readline()
+        assert "mlflow.db" not in " ".join(server.cmdline()), "any user can read it"
         served = psutil.Process(shell.pid).children(recursive=True)
         with urlopen(address) as page:
             assert b"MLflow" in page.read()
@@ -66,7 +74,10 @@ def test_mlflow_serves_on_loopback_until_ctrl_c(tmp_path):
         shell.send_signal(signal.SIGINT)
         assert shell.wait(30) == 0
     assert not psutil.wait_procs(served, 10)[1]
-    assert {path.name for path in tmp_path.iterdir()} == {"home"}
+    assert [path.name for path in tmp_path.iterdir()] == [home.name]
+    assert {path.name.partition("-")[0] for path in home.iterdir()} == {".logs", "mlflow.db"}
+    with sqlite3.connect(home / "mlflow.db") as db:
+        assert db.execute("SELECT count(*) FROM experiments").fetchone() == (1,)
 
 
 def test_doctor_tells_what_there_is_and_what_to_mend(told, monkeypatch):

@@ -510,6 +510,25 @@ def test_what_comes_while_the_last_metrics_are_sent_is_answered(rig):
     assert not reply.ok and reply.ending and made.state(1) == QUEUED
 
 
+def test_the_last_words_of_tracking_are_told(rig, experiment, capsys):
+    class Slow(Quiet):
+        def notices(self):
+            return ["3 points are not there"]
+
+        def close(self, timeout):
+            made.scheduler.server.inbox.put(signal.SIGINT)
+            return False
+
+    made = rig()
+    made.scheduler._tracking = Slow()
+    made.closed = True
+    made.scheduler.close()
+    words = [event.text for event in Store.read(experiment.db).events()][-2:]
+    assert words[0] == "3 points are not there" and "goes on in the background" in words[1]
+    out = capsys.readouterr().out
+    assert all(word in out for word in words)
+
+
 def test_a_stop_that_the_end_overtook_is_kept(rigged, experiment, rig):
     rigged.ask("stop", 1)
     rigged.ask("interrupt")

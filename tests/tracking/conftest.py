@@ -13,7 +13,6 @@ _TABLES = """
 CREATE TABLE runs (id INTEGER PRIMARY KEY, data TEXT);
 CREATE TABLE metrics (seq INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER, metric TEXT, step INTEGER, value REAL,
                       time REAL);
-CREATE TABLE outbox (run INTEGER PRIMARY KEY, tracker_run TEXT, last_seq INTEGER, sent TEXT);
 """
 
 
@@ -38,6 +37,16 @@ class Database:
             self._connection.execute(
                 "INSERT INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)", row
             )
+
+    def kept_before(self, run, tracker_run, last_seq, **sent):
+        """As an rftui without an outbox of its own kept what was sent."""
+        self._connection.execute("CREATE TABLE outbox (run INTEGER PRIMARY KEY, tracker_run, last_seq, sent)")
+        self._connection.execute(
+            "INSERT INTO outbox VALUES (?, ?, ?, ?)", (run, tracker_run, last_seq, json.dumps(sent))
+        )
+
+    def dump(self):
+        return list(self._connection.iterdump())
 
     def rewind(self, run, step):
         self._connection.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (run, step))

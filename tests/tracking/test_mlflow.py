@@ -3,7 +3,10 @@
 import json
 import math
 import os
+import select
 import signal
+import sqlite3
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +16,10 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
+from rftui.tracking import mlflow_uri
 from rftui.tracking import outbox as tracking_outbox
-from rftui.tracking.outbox import start, tracking_uri, uri_fault
+from rftui.tracking.outbox import start
+from rftui.tracking.trackers import Point, target
 
 KNOBS = {
     "training_args.learning_rate": 3e-4,
@@ -29,6 +34,10 @@ KNOBS = {
 @pytest.fixture(autouse=True)
 def no_tracking_uri(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def tracking_uri(home):
+    return f"sqlite:///{home}/mlflow.db"
 
 
 def tracked(experiment):
@@ -99,7 +108,7 @@ def test_runs_become_mlflow_runs(database):
     outbox.wake()
     assert outbox.close(90)
     [notice] = outbox.notices()
-    assert notice.startswith("MLflow refuses run 2")
+    assert notice.startswith(f"MLflow at {experiment.home}/mlflow.db refuses run 2")
     client, again = tracked(experiment)
     assert {number: run.info.run_id for number, run in again.items()} == {
         number: run.info.run_id for number, run in runs.items()
@@ -124,6 +133,12 @@ def test_two_homes_first_tracked_at_once_share_a_database(tmp_path, database, ma
         str(database.experiment.path),
         str(other.experiment.path),
     }
+
+
+def told(outbox):
+    """What it says next; the scheduler never waits for that."""
+    select.select([outbox._process.stdout], [], [], 90)
+    return outbox.notices()
 
 
 def kill(outbox):
@@ -151,7 +166,24 @@ def test_a_process_that_is_killed_again_and_again_is_left(database, monkeypatch)
     for _ in range(2):
         kill(outbox)
         outbox.wake()
-    assert outbox.close(90) and len(outbox.notices()) == 1
+    assert outbox.close(90)
+    assert outbox.notices() == [
+        "the tracking process was killed (signal 9) and is started again",
+        "the tracking process was killed (signal 9) once more and is left; `rftui open exp"
+        f" --home {database.experiment.home}` sends what is missing",
+    ]
+
+
+def test_a_process_that_fails_is_started_again_and_said_to_be_left_at_last(database, monkeypatch):
+    monkeypatch.setattr(tracking_outbox, "_LIVES", 1)
+    database.experiment.outbox.write_text("no database" * 1000)
+    outbox = start(database.experiment)
+    while not outbox.close(90):
+        pass
+    again, last = outbox.notices()
+    assert again == "the tracking process failed (status 1; logs/tracking.txt) and is started again"
+    assert "once more and is left; `rftui open exp" in last
+    assert "file is not a database" in (database.experiment.logs / "tracking.txt").read_text()
 
 
 def test_the_process_sends_and_ends_when_its_scheduler_is_killed(database):
@@ -180,14 +212,14 @@ def test_a_server_that_is_down_is_told_once_and_does_not_hold_the_scheduler(data
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     database.run(1, state="running")
     outbox = start(database.experiment)
-    os.set_blocking(outbox._says.fileno(), True)  # to wait for the line; the scheduler never does
-    [notice] = outbox.notices()
-    assert notice.startswith("tracking to MLflow fails and is tried again")
+    [notice] = told(outbox)
+    assert notice == (
+        "MLflow at 127.0.0.1:9 does not answer (ConnectionError); what is missing there is sent again later"
+    )
     for _ in range(100_000):
         outbox.wake()
     assert not outbox.close(0)
     outbox._process.kill()
-    outbox.wake()
 
 
 def test_a_folder_as_tracking_uri_is_refused_with_what_to_do(database, monkeypatch):
@@ -196,24 +228,24 @@ def test_a_folder_as_tracking_uri_is_refused_with_what_to_do(database, monkeypat
     assert outbox.close(30)
     [notice] = outbox.notices()
     assert "./mlruns names a folder" in notice and "migrate-filestore" in notice
-    assert uri_fault("sqlite:////x.db") is None and uri_fault("https://host") is None
+    assert mlflow_uri.fault("sqlite:////x.db") is None and mlflow_uri.fault("https://host") is None
 
 
 def test_a_relative_database_is_the_one_of_the_directory_of_the_user(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
-    assert tracking_uri(tmp_path / "home") == f"sqlite:///{tmp_path}/my.db"
+    where = target(tmp_path / "home")
+    assert (where.uri, where.cwd) == ("sqlite:///my.db", tmp_path) and str(where) == f"MLflow at {tmp_path}/my.db"
 
 
 def test_mlflow_tells_how_far_a_metric_has_come(database):
-    from rftui.tracking.ledger import Point
-    from rftui.tracking.mlflow import Tracker
+    from rftui.tracking.mlflow import connect
 
     database.run(1)
-    tracker = Tracker(tracking_uri(database.experiment.home), database.experiment)
+    tracker = connect(tracking_uri(database.experiment.home), database.experiment)
     tracked_run = tracker.create(database.runs[1])
     assert tracker.last_step(tracked_run, "rouge@1") == -1
-    tracker.log_points(tracked_run, [Point(step, "rouge@1", step, math.nan, 1.7e9 + step) for step in (1, 3, 2)])
+    tracker.log_points(tracked_run, [Point("rouge@1", step, math.nan, 1.7e9 + step) for step in (1, 3, 2)])
     assert tracker.last_step(tracked_run, "rouge@1") == 3
 
 
@@ -224,3 +256,20 @@ def test_a_database_that_was_being_made_when_its_maker_was_killed_is_made_again(
     track(experiment)
     assert tracked(experiment)[1][1].info.status == "FINISHED"
     assert not list(experiment.home.glob("mlflow.db.*"))
+
+
+def test_a_home_may_have_any_name(tmp_path, make_database):
+    """`#`, `?`, `%41` and blanks are syntax in the URI of a database."""
+    home = tmp_path / "lr 5%41 #1 is it? yes"
+    database = make_database(home, "exp #2? 50%41")
+    database.run(1, state="done", knobs={"long": "x" * 7000})
+    database.points(1, "loss", [1, 2])
+    track(database.experiment)
+    assert {path.name for path in tmp_path.iterdir()} == {home.name}
+    assert {path.name.partition("-")[0] for path in home.iterdir()} == {"exp #2? 50%41", "mlflow.db"}
+    with sqlite3.connect(home / "mlflow.db") as db:
+        assert db.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)]
+        assert db.execute("SELECT step FROM metrics ORDER BY step").fetchall() == [(1,), (2,)]
+    [artifact] = database.experiment.path.glob("mlruns/*/artifacts/params/long.txt")
+    assert artifact.read_text() == "x" * 7000
+    assert stat.S_IMODE(database.experiment.outbox.stat().st_mode) == 0o600
