@@ -12,15 +12,16 @@ from rftui import launching, paths
 from rftui.automl.suggest import Suggestion, suggestion
 from rftui.config import validate
 from rftui.errors import FAILED, UserError
-from rftui.link import LinkLost, Viewer
-from rftui.messages import RUN_COMMANDS, Clone, Command, Field, Reply, RunCommand, SetRule, Snapshot, Update
+from rftui.link import LinkLost
+from rftui.messages import RUN_COMMANDS, Clone, Command, Field, Reply, RunCommand, SetRule
 from rftui.paths import ExperimentDir
 from rftui.runs import Run, refusal, why_not
+from rftui.session import NotServed, Session
 from rftui.store import Store
 from rftui.views import find_run, find_runs, view
 
 _PATIENCE = 120.0
-"""Seconds that a scheduler may take to answer, or its first worker to describe the knobs."""
+"""Seconds that a scheduler may take to end, to start, to answer, or its first worker to describe the knobs."""
 
 
 Changes = tuple[dict[str, Any], dict[str, list[Any]]]
@@ -37,9 +38,7 @@ class Connection:
     def __init__(self, experiment: ExperimentDir, by: str) -> None:
         self.experiment = experiment
         self._by = by
-        self._viewer: Viewer | None = None
-        self._schema: dict[str, list[Field]] = {}
-        self._replies: dict[str, Reply] = {}
+        self._session: Session | None = None
 
     # ------------------------------------------------------------ looking
 
@@ -69,16 +68,23 @@ class Connection:
 
     def wait(self, until: Callable[[list[Run]], bool] | None = None) -> list[Run]:
         """Until `until(runs)` is true (no run is active, unless told), or the scheduler has ended; the runs then."""
-        while self.experiment.alive():
-            runs = self.runs
-            if until(runs) if until else not any(run.active for run in runs):
-                return runs
-            try:
-                self._viewer = self._viewer or launching.attach(self.experiment).wait()
-                self._hear(self._viewer)
-            except (LinkLost, UserError):
-                self.leave()
-                time.sleep(0.1)  # it is ending
+        seen: Session | None = None
+        try:
+            while self.experiment.alive():
+                runs = self.runs
+                if until(runs) if until else not any(run.active for run in runs):
+                    return runs
+                if seen is None:
+                    seen = Session()
+                    seen.go_on(self.experiment)
+                try:
+                    seen.poll(1.0)
+                except (LinkLost, UserError):
+                    seen = None
+                    time.sleep(0.1)  # it is ending
+        finally:
+            if seen:
+                seen.leave()
         return self.runs
 
     # ------------------------------------------------------------ the ops
@@ -176,29 +182,48 @@ class Connection:
     def ask(self, command: Command, read: Callable[[list[Field]], Changes] | None = None, algo: str = "") -> Reply:
         """The answer to a command; of a clone, `read` makes the changes and the sweep from the knobs of `algo`. Where
         the scheduler is just ending, it is asked of the next one. Raises UserError where none answers."""
-        for again in (True, False):
+
+        def prepare(fields: list[Field]) -> None:
+            if read and isinstance(command, Clone):
+                command.changes, command.sweep = read(fields)
+
+        session = self._reached()
+        try:
+            session.submit(command, *((algo, prepare) if read else ()))
+            return self._answer(session, command)
+        except (LinkLost, NotServed):
+            self.leave()
+            raise
+        finally:
+            session.drop(command.id)  # whoever gave up waiting wants it of no other scheduler
+
+    def _answer(self, session: Session, command: Command) -> Reply:
+        reply: Reply | None = None
+        doing, end = "", 0.0
+        while reply is None or command.id in session.pending:
+            if (now := session.waits_for(command.id)) != doing:
+                doing, end = now, time.monotonic() + _PATIENCE
+            elif time.monotonic() > end:
+                self.leave()
+                raise UserError(f"the scheduler {doing} after {_PATIENCE:.0f} s; try again later", code=FAILED)
             try:
-                viewer = self._reached()
-                if read and isinstance(command, Clone):
-                    command.changes, command.sweep = read(self._fields(viewer, algo))
-                viewer.send(command)
-                self._wait(viewer, lambda: command.id in self._replies, "does not answer")
-                reply = self._replies.pop(command.id)
-                if not (reply.ending and again):
-                    return reply
+                for message in session.poll(1.0):
+                    if isinstance(message, Reply) and message.command == command.id:
+                        reply = message
             except LinkLost:
-                if not again:
+                if command.id not in session.pending:
                     raise
-            self._await_end()
-            if isinstance(command, RunCommand) and (reason := why_not(run := self.run(command.run), command.op)):
-                return Reply(command.id, False, refusal(run, command.op, reason))
-        raise AssertionError("unreachable")
+                if isinstance(command, RunCommand) and (reason := why_not(run := self.run(command.run), command.op)):
+                    self.leave()
+                    return Reply(command.id, False, refusal(run, command.op, reason))
+                session.go_on(self.experiment)
+        return reply
 
     def leave(self) -> None:
         """The scheduler forgets this viewer."""
-        if self._viewer:
-            self._viewer.close()
-        self._viewer = None
+        if self._session:
+            self._session.leave()
+        self._session = None
 
     def __enter__(self) -> Self:
         return self
@@ -206,45 +231,12 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.leave()
 
-    def _reached(self) -> Viewer:
-        """A link to the scheduler, which is started where there is none; another shell may do so just now."""
-        while self._viewer is None:
-            self._schema = {}  # each scheduler asks its first worker, and clones nothing before
-            found = self.experiment.alive()
-            launch = launching.attach(self.experiment) if found else launching.reopen(self.experiment)
-            try:
-                self._viewer = launch.wait()
-            except UserError:
-                if self.experiment.alive() == found:
-                    raise
-        return self._viewer
-
-    def _await_end(self) -> None:
-        self.leave()
-        end = time.monotonic() + _PATIENCE
-        while self.experiment.alive():
-            if time.monotonic() > end:
-                raise UserError(f"the scheduler is still ending after {_PATIENCE:.0f} s; try again later", code=FAILED)
-            time.sleep(0.05)
-
-    def _fields(self, viewer: Viewer, algo: str) -> list[Field]:
-        """The knobs of an algo, once the scheduler's first worker has described them."""
-        self._wait(viewer, lambda: algo in self._schema, "has not described its knobs")
-        return self._schema[algo]
-
-    def _wait(self, viewer: Viewer, there: Callable[[], bool], trouble: str) -> None:
-        end = time.monotonic() + _PATIENCE
-        while not there():
-            if time.monotonic() > end:
-                raise UserError(f"the scheduler {trouble} after {_PATIENCE:.0f} s", code=FAILED)
-            self._hear(viewer)
-
-    def _hear(self, viewer: Viewer) -> None:
-        for message in viewer.poll(1.0):
-            if isinstance(message, Reply):
-                self._replies[message.command] = message
-            elif isinstance(message, (Snapshot, Update)):
-                self._schema |= message.schema
+    def _reached(self) -> Session:
+        """The tie to the scheduler, which is started where there is none."""
+        if self._session is None or self._session.ended:
+            self._session = Session(reopen=lambda experiment: launching.reopen(experiment))
+            self._session.go_on(self.experiment)
+        return self._session
 
 
 def connect(name: str, home: str | Path | None = None) -> Connection:

@@ -163,6 +163,10 @@ class Viewer:
         command.viewer = self.name
         self._put(command)
 
+    def refresh(self) -> None:
+        """Ask for a fresh snapshot. Raises LinkLost."""
+        self._put(Attach(self.name))
+
     def close(self) -> None:
         """Leave; the scheduler forgets this viewer."""
         try:
