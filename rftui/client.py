@@ -98,7 +98,8 @@ class Connection:
         return self._all("resume", runs)
 
     def delete(self, *runs: int | str) -> list[str]:
-        """Their files go as the scheduler ends; until then `undo` brings them back."""
+        """Their files go as the scheduler ends (where nothing trains, 10 s after its last viewer left); until then
+        `undo` brings them back."""
         return self._all("delete", runs)
 
     def undo(self, *runs: int | str) -> list[str]:

@@ -7,13 +7,20 @@ import re
 
 UNKNOWN = "-"
 
+_LONGEST = 2000
+"""Characters of a line: to lay out an error of 1 MB takes a terminal seconds."""
+
 _CELL = 7
 """Columns of a number in a table."""
 
 
 def clean(text: object, width: int | None = None) -> str:
-    """One line, at most `width` long, without the control characters that a terminal would obey."""
-    line = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", str(text))
+    """One line, at most `width` long, without the control characters that a terminal would obey; of a very long one
+    its beginning and its end."""
+    line = str(text)
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} [... {len(line) - _LONGEST} characters ...] {line[-_LONGEST // 2 :]}"
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", line)
     return line if width is None or len(line) <= width else line[: width - 3] + "..."
 
 

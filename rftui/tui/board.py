@@ -20,7 +20,7 @@ from rftui.tui.lineage import Branch, tree
 POINTS = 512
 _EVENTS = 500
 
-COMING_BACK = "coming back"
+RESTORING = "restoring"
 """What a deleted run is doing while its undo is asked for."""
 
 Curve = list[tuple[int, float]]
@@ -67,7 +67,7 @@ class Board:
         self.branches: dict[int, Branch] = {}
         self.knobs: list[str] = []
         self._deleted: list[int] = []
-        self._coming_back: set[int] = set()
+        self._restoring: set[int] = set()
         self._suggested: dict[int, tuple[object, Suggestion | None]] = {}
 
     # ------------------------------------------------------------ in
@@ -176,6 +176,16 @@ class Board:
         there = sorted(self._deleted, key=lambda number: bool(self.runs[number].before))
         return [*there, *(number for number, (doing, _) in self.asked.items() if doing == "deleting")]
 
+    @property
+    def restorable(self) -> list[Run]:
+        """The deleted runs that can be restored until the scheduler ends."""
+        return [run for number in self.deleted if (run := self.runs[number]).before or run.state != DELETED]
+
+    @property
+    def unsaved(self) -> list[Run]:
+        """The active runs that could not be saved, as the disk is full."""
+        return [run for run in self.runs.values() if run.active and run.error]
+
     def suggestion(self, run: Run) -> Suggestion | None:
         """What to try instead of a run; nothing where it was tried. Found anew when it failed, or came further."""
         curves = self.curves.get(run.id, {})
@@ -199,11 +209,11 @@ class Board:
 
     def arrange(self) -> bool:
         """Order the rows anew; whether anything about them changed."""
-        before = (self.shown, self.knobs, self._coming_back)
+        before = (self.shown, self.knobs, self._restoring)
         alive = {run.id: run for run in self.alive}
         self.marked &= set(alive)
-        self._coming_back = {number for number, (doing, _) in self.asked.items() if doing == COMING_BACK}
-        there = alive | {number: self.runs[number] for number in self._coming_back}
+        self._restoring = {number for number, (doing, _) in self.asked.items() if doing == RESTORING}
+        there = alive | {number: self.runs[number] for number in self._restoring}
         wanted = self.filter.lower()
         found = {n for n, run in there.items() if wanted in f"{n} {run.name} {run.state}".lower()}
         if self.sort:
@@ -213,7 +223,7 @@ class Board:
             self.branches = tree(self.runs, [number for number in tree(self.runs, sorted(there)) if number in found])
             self.shown = list(self.branches)
         self.knobs = _varying(list(alive.values()))
-        return before != (self.shown, self.knobs, self._coming_back)
+        return before != (self.shown, self.knobs, self._restoring)
 
     def _rank(self, number: int, metric: str) -> tuple[bool, float]:
         value = self.runs[number].metrics.get(metric, math.nan)
@@ -237,4 +247,4 @@ def summary(board: Board) -> list[str]:
         f"loss {format_cell(run.metrics.get('loss'))}  eval {format_cell(run.metrics.get('eval_loss'))}"
         for run in runs
     ]
-    return lines + ([f"{board.opens} opens it again"] if board.experiment else [])
+    return lines + ([f"Reopen with: {board.opens}"] if board.experiment else [])

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rftui.automl.suggest import Suggestion
 from rftui.messages import Clone
 from rftui.runs import Run
-from rftui.tui.screens.clone import CloneRequest, CloneScreen
+from rftui.tui.host import Host
+from rftui.tui.run_ops import Ops
+from rftui.tui.screens.clone import CloneScreen
+from rftui.tui.screens.clone_draft import CloneRequest
 from rftui.tui.screens.promote import PromoteRequest, PromoteScreen
-
-if TYPE_CHECKING:
-    from rftui.tui.app import RftuiApp
-    from rftui.tui.run_ops import Ops
 
 
 class Clones:
     """Opens the screens, and makes commands of what they answer."""
 
-    def __init__(self, app: RftuiApp, ops: Ops, *, ascii: bool) -> None:
+    def __init__(self, app: Host, ops: Ops) -> None:
         self._app = app
         self._ops = ops
         self._board = app.board
-        self._ascii = ascii
 
     def clone(self) -> None:
         """The marked runs with the same changes, else the one under the cursor."""
-        self._open(self._board.targets(self._app.table.cursor), None)
+        cursor = self._app.run_at_cursor
+        self._open(self._board.targets(cursor.id if cursor else None), None)
 
     def suggest(self) -> None:
         """The run under the cursor as its suggestion says."""
         run = self._app.run_at_cursor
         suggested = self._board.suggestion(run) if run else None
         if run and not suggested:
-            self._app.say(f"run {run.id} {run.name}: there is no suggestion for it", True)
+            self._app.say(f"No suggestion for run {run.id}", True)
         else:
             self._open([run] if run else [], suggested)
 
@@ -47,10 +44,9 @@ class Clones:
 
         def answered(request: PromoteRequest | None) -> None:
             if request:
-                for run in request.runs:
-                    self._send(CloneRequest(request.changes, sweep=request.sweep), run)
+                self._send(CloneRequest(request.changes, sweep=request.sweep), request.runs)
 
-        screen = PromoteScreen(runs, board.schema, chosen=bool(marked), ascii=self._ascii)
+        screen = PromoteScreen(runs, board.schema, chosen=bool(marked), ascii=self._app.ascii)
         self._app.push_screen(screen, answered)
 
     def _able(self, runs: list[Run]) -> list[Run]:
@@ -58,7 +54,7 @@ class Clones:
         able, _ = self._ops.allowed("clone", runs)
         known = [run for run in able if self._board.schema.get(run.algo)]
         if able and not known:
-            self._app.say("clone is refused: the first worker is still starting and has not named the knobs", True)
+            self._app.say("Can't clone yet: the worker is still loading", True)
         return known
 
     def _open(self, runs: list[Run], suggested: Suggestion | None) -> None:
@@ -68,11 +64,8 @@ class Clones:
         first, *others = runs
 
         def answered(request: CloneRequest | None) -> None:
-            if request is None:
-                return
-            for run in runs:
-                if run.id in request.parents:
-                    self._send(request, run)
+            if request:
+                self._send(request, [run for run in runs if run.id in request.parents])
 
         schema = self._board.schema
         screen = CloneScreen(
@@ -81,19 +74,23 @@ class Clones:
             schema[first.algo],
             others=[(run, schema[run.algo]) for run in others],
             suggested=suggested,
-            ascii=self._ascii,
+            ascii=self._app.ascii,
         )
         self._app.push_screen(screen, answered)
 
-    def _send(self, request: CloneRequest, run: Run) -> None:
-        command = Clone(
-            run.id,
-            request.changes,
-            request.warm,
-            request.name,
-            request.sweep,
-            request.from_step,
-            request.continue_schedule,
-            request.stop_parents,
+    def _send(self, request: CloneRequest, parents: list[Run]) -> None:
+        self._ops.send(
+            [
+                Clone(
+                    run.id,
+                    request.changes,
+                    request.warm,
+                    request.name,
+                    request.sweep,
+                    request.from_step,
+                    request.continue_schedule,
+                    request.stop_parents,
+                )
+                for run in parents
+            ]
         )
-        self._ops.send(command, run)

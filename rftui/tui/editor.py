@@ -26,7 +26,7 @@ def _command() -> list[str]:
     for known in ("vi", "nano"):
         if shutil.which(known):
             return [known]
-    raise UserError("there is no editor: set $EDITOR")
+    raise UserError("No editor found; set $EDITOR")
 
 
 def edit(app: App[Any], text: str, suffix: str) -> str:
@@ -43,12 +43,12 @@ def edit(app: App[Any], text: str, suffix: str) -> str:
                 status = subprocess.call([*command, str(path)])
             written = path.read_text(encoding="utf-8", errors="replace")
         except SuspendNotSupported:
-            raise UserError("this terminal cannot be lent to an editor") from None
+            raise UserError("This terminal can't run an editor") from None
         except OSError as error:
             what = "left no file to read" if error.filename == str(path) else "cannot be started"
             raise UserError(f"{command[0]} {what}: {error.strerror}") from None
         if status:
-            raise UserError(f"{command[0]} ended with exit code {status}: nothing is changed")
+            raise UserError(f"{command[0]} exited with code {status}; nothing changed")
         return written
 
 

@@ -48,7 +48,7 @@ def plot(curves: Mapping[int, Curve], labels: dict[int, str], width: int, height
     series = {run: [point for point in curve if math.isfinite(point[1])] for run, curve in curves.items()}
     series = {run: curve for run, curve in series.items() if curve}
     if not series or width < 20 or height < 5:
-        return Text("no points yet" if not series else "", style="dim")
+        return Text("No points yet" if not series else "", style="dim")
     low, high = _range([value for curve in series.values() for _, value in curve])
     names = min(28, width // 3) if width >= 36 else 0  # beside the axes: over them it would hide the newest points
     drawn = _draw(series, low, high, width - names, height, ascii)

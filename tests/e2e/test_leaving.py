@@ -23,9 +23,9 @@ def test_leaving_before_the_script_trains_ends_it(program):
     terminal = viewer(program, "run", program.script)
     terminal.until("waiting for the script", "loading")
     terminal.press("q")
-    terminal.until("End script.py?", "has not begun to train")
+    terminal.until("Stop script.py and quit?", "Training has not started yet")
     terminal.press("y")
-    assert "script.py was ended before it began to train" in terminal.left()
+    assert "script.py was stopped before training began" in terminal.left()
     assert terminal.exit_status() == 130 and program.nothing_left()
 
 
@@ -47,9 +47,9 @@ def test_detach_and_attach(program):
     first.press("s")
     program.until(lambda: program.show(1)["state"] == "stopped")
     first.press("q")
-    first.until("1 run is not done", "stay")
+    first.until("1 run is still training", "Stay")
     first.press("l")
-    assert f"rftui open tiny --home {program.home} opens it again" in first.left()
+    assert f"Reopen with: rftui open tiny --home {program.home}" in first.left()
     assert first.exit_status() == 0
     step = program.show(2)["step"]
     program.until(lambda: program.show(2)["step"] > step)  # it trains on
@@ -58,12 +58,12 @@ def test_detach_and_attach(program):
     other = viewer(program, "open", "tiny", columns=200, rows=50)
     watching = viewer(program, "open", "tiny", "--readonly", columns=200, rows=50)
     for each in (one, other, watching):
-        shown = each.until("1 runs 2", "2 loss", "‖ stopped", "run 1 stopped at step")  # all from before it came
+        shown = each.until("1 Runs 2", "2 loss", "‖ stopped", "run 1 stopped at step")  # all from before it came
         assert [line for line in shown.splitlines() if " 1 " in line and "‖ stopped" in line and "█" in line]
     watching.press("r")
-    watching.until("resume is refused, this viewer was opened with --readonly")
+    watching.until("Can't resume: opened with --readonly")
     watching.press("?")
-    watching.until("(not now: this viewer was opened with --readonly)")
+    watching.until("(not now: opened with --readonly)")
     watching.press("q")
     other.press("r")
     for each in (one, other, watching):
@@ -77,10 +77,10 @@ def test_detach_and_attach(program):
     step = program.show(1)["step"]
     program.until(lambda: program.show(1)["step"] > step)
     other.press("q")
-    other.until("1 run is not done", "stay")
+    other.until("1 run is still training", "Stay")
     other.press("s")
     assert other.exit_status() == 130
-    watching.until("the scheduler has ended")
+    watching.until("Scheduler ended")
     watching.press("q")
     assert watching.exit_status() == 0
     assert program.show()["state"] == "interrupted" and program.nothing_left()

@@ -15,7 +15,7 @@ def test_keys_at_80x24_on_a_real_training(program):
     assert "waiting for the script" in terminal.until("script.py", "waiting")
     shown = terminal.until("r4", "r8", "run", "TREND")
     assert all(len(line) <= 80 for line in shown.splitlines())
-    terminal.until("1 runs", "2 loss")
+    terminal.until("1 Runs", "2 loss")
     program.until(lambda: program.show(1)["step"] > 2)
     terminal.child.send("s")
     terminal.until("stopped")
@@ -25,9 +25,9 @@ def test_keys_at_80x24_on_a_real_training(program):
     terminal.child.send("r")
     program.until(lambda: program.show(1)["step"] > stopped["step"])
     terminal.child.send("c")
-    terminal.until("Clone-Modify run 1", "nothing changed")
+    terminal.until("Clone-Modify run 1", "No changes yet")
     terminal.child.send("\x1b[B")  # from the rank to the learning rate
-    terminal.until("training_args.learning_rate (usually 1e-5 to 1e-3): ")
+    terminal.until("training_args.learning_rate (typically 1e-5 to 1e-3): ")
     terminal.child.send("1e-3")  # over what is there
     terminal.until("lr 5e-3 → 1e-3, warm from step")
     terminal.child.send("\x13")
@@ -39,7 +39,7 @@ def test_keys_at_80x24_on_a_real_training(program):
     terminal.child.send("y")
     program.until(lambda: [run["state"] for run in program.show()["runs"]].count("deleted") == 1)
     terminal.child.send("q")
-    terminal.until("stay")
+    terminal.until("Stay")
     terminal.child.send("s")
     assert terminal.exit_status() == 130
     assert program.show()["state"] == "interrupted"
@@ -60,7 +60,7 @@ def test_in_tmux_at_200x50(program):
     def screen():
         return tmux("capture-pane", "-p")
 
-    shown = program.until(lambda: "STEP" in (text := screen()) and "3 events" in text and text)
+    shown = program.until(lambda: "STEP" in (text := screen()) and "3 Events" in text and text)
     assert "Stop" in shown and "Help" in shown
     program.until(lambda: program.show(1)["step"] > 2)
     tmux("send-keys", "?")
@@ -68,7 +68,7 @@ def test_in_tmux_at_200x50(program):
     tmux("send-keys", "Escape")
     program.until(lambda: "Resume a stopped run" not in screen())
     tmux("send-keys", "q")
-    program.until(lambda: "stay" in screen())
+    program.until(lambda: "Stay" in screen())
     tmux("send-keys", "l")
     program.until(lambda: not screen().strip())
     step = program.show(1)["step"]

@@ -14,7 +14,8 @@ from textual.widgets import Input
 
 from rftui.messages import Field
 from rftui.runs import Run
-from rftui.tui.screens.clone import CloneRequest, CloneScreen
+from rftui.tui.screens.clone import CloneScreen
+from rftui.tui.screens.clone_draft import CloneRequest
 from rftui.tui.screens.clone_fields import Choice
 
 OPEN = object()

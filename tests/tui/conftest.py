@@ -40,7 +40,7 @@ class Shown:
 
     def row(self, run: int) -> str:
         """The run's row in the table."""
-        return next(line for line in self.lines() if re.match(rf"\W*{run} (?!runs)", line))
+        return next(line for line in self.lines() if re.match(rf"\W*{run} (?!Runs)", line))
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -57,7 +57,7 @@ class Shown:
         self.viewer.give(*messages)  # type: ignore[arg-type]
         await self.until(lambda: self.viewer.drained)
         await self.pilot.pause()
-        self.app._paint()
+        self.app.paint()
         await self.pilot.pause()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from dataclasses import asdict
 
 from rftui.automl import rules
@@ -105,6 +106,8 @@ class FakeViewer:
     def __init__(self) -> None:
         self.sent: list[Command] = []
         self.closed = False
+        self.refreshed = 0
+        self.on_refresh: Callable[[], object] = lambda: None
         self.answered = False
         self._coming: queue.Queue[object] = queue.Queue()
         self._lost = False
@@ -145,6 +148,10 @@ class FakeViewer:
         if self._lost:
             raise LinkLost("the scheduler has ended")
         self.sent.append(command)
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+        self.on_refresh()
 
     def close(self) -> None:
         self.closed = True

@@ -22,7 +22,7 @@ async def main(out: str, home: Path) -> None:
 
         async def until(chunk: int) -> None:
             while min((run.chunk for run in app.board.runs.values()), default=0) < chunk:
-                assert not app.attached.lost, "the training ended early"
+                assert not app.session.ended, "the training ended early"
                 await pilot.pause(0.2)
 
         await until(4)
@@ -31,12 +31,12 @@ async def main(out: str, home: Path) -> None:
             await pilot.pause(0.2)
         await pilot.press("space", "space", "space", "space")
         for _ in range(3):  # a drawing follows from the layout
-            app._paint()
-            app._draw()
+            app.paint()
+            app.view.draw()
             await pilot.pause()
         Path(out).write_text(app.export_screenshot(title="rftui"), encoding="utf-8")
         await pilot.press("q", "s")
-        while not app.attached.lost:
+        while not app.session.ended:
             await pilot.pause(0.2)
 
 

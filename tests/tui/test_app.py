@@ -8,7 +8,7 @@ import signal
 import pytest
 from fakes import FIELDS, NOW, FakeLaunch, FakeViewer, made, snapshot
 from textual.app import App
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from rftui.formatting import clean
 from rftui.messages import Event, Update
@@ -31,14 +31,14 @@ MARKUP = ["lr=[1e-4", "[/b", "[/b]", "[red]x[/]", "a\\[b", "tab\tnew\nline \x1b[
 async def test_the_first_frame_comes_before_the_script_serves_and_shows_what_it_writes(show):
     async with show(None) as shown:
         assert "train.py: waiting for the script" in shown.text()
-        assert "it has written nothing yet" in shown.text()
+        assert "No output yet" in shown.text()
         shown.launch.lines = ["Loading the data [/b", "Making 8 \x1b[1mconfigs"]
         await shown.until(lambda: "Loading the data [/b" in shown.text())
         assert "Making 8 [1mconfigs" in shown.text().replace("  ", " ")
         await shown.press("s")
-        assert "stop is refused: there is no run here yet" in shown.message()
+        assert "Can't stop: no run selected" in shown.message()
         await shown.press("c")
-        assert "clone is refused: there is no run here yet" in shown.message()
+        assert "Can't clone: no run selected" in shown.message()
         shown.viewer.give(snapshot())
         shown.launch.viewer = shown.viewer
         await shown.until(lambda: "sft-lr0.0002-r16" in shown.text())
@@ -48,12 +48,12 @@ async def test_the_first_frame_comes_before_the_script_serves_and_shows_what_it_
 async def test_leaving_before_the_script_serves_asks_and_ends_it(show):
     async with show(None) as shown:
         await shown.press("q")
-        assert "End train.py?" in shown.text() and "has not begun to train" in shown.text()
+        assert "Stop train.py and quit?" in shown.text() and "Training has not started yet" in shown.text()
         await shown.press("escape")
-        assert shown.app.return_value is None and not shown.app.ops.ended
+        assert shown.app.return_value is None and not shown.app.quitting.ended
         await shown.press("ctrl+c", "y")
-    assert shown.app.return_value == 130 and shown.app.ops.ended
-    assert "train.py was ended before it began to train" in shown.app.ops.last_words(shown.launch)[0]
+    assert shown.app.return_value == 130 and shown.app.quitting.ended
+    assert "train.py was stopped before training began" in shown.app.quitting.last_words(shown.launch)[0]
 
 
 async def test_a_script_that_serves_while_it_is_asked_after_is_not_ended_unseen(show):
@@ -63,15 +63,15 @@ async def test_a_script_that_serves_while_it_is_asked_after_is_not_ended_unseen(
         shown.launch.viewer = shown.viewer
         await shown.until(lambda: shown.app.board.experiment)
         await shown.press("y")
-        assert isinstance(shown.app.screen, QuitScreen) and not shown.app.ops.ended
+        assert isinstance(shown.app.screen, QuitScreen) and not shown.app.quitting.ended
 
 
 async def test_leaving_a_scheduler_that_was_attached_to_asks_nothing(show):
     async with show(None) as shown:
         shown.launch.started = False
         await shown.press("q")
-    assert shown.app.return_value == 0 and not shown.app.ops.ended
-    assert "train.py goes on" in shown.app.ops.last_words(shown.launch)[0]
+    assert shown.app.return_value == 0 and not shown.app.quitting.ended
+    assert "train.py is still running" in shown.app.quitting.last_words(shown.launch)[0]
 
 
 async def test_a_script_that_dies_before_it_serves_ends_the_viewer_with_its_exit_code(show):
@@ -93,14 +93,14 @@ async def test_a_scheduler_that_ends_before_its_first_word_ends_the_viewer(show)
 
 def test_a_script_that_was_left_is_ended(monkeypatch, capsys):
     def leave(app):
-        app.ops.ended = True
+        app.quitting.ended = True
         app.exit(130)
 
     monkeypatch.setattr(RftuiApp, "run", lambda self: App.run(self, headless=True))
     monkeypatch.setattr(RftuiApp, "on_mount", leave)
     launch = FakeLaunch()
     assert app_module.run(launch) == 130 and launch.ended
-    assert "was ended before it began to train" in capsys.readouterr().out
+    assert "was stopped before training began" in capsys.readouterr().out
 
 
 def test_what_is_left_on_the_terminal(monkeypatch, capsys):
@@ -127,7 +127,7 @@ def test_what_is_left_on_the_terminal(monkeypatch, capsys):
     assert (
         "[/b é" in lines[0]
         and "done" in lines[0]
-        and lines[-1] == "rftui open tinychat-sft --home /nowhere opens it again"
+        and lines[-1] == "Reopen with: rftui open tinychat-sft --home /nowhere"
     )
 
 
@@ -219,7 +219,7 @@ async def test_marked_runs_are_acted_on_together(show):
 async def test_the_failure_is_told_as_the_cursor_comes_by(show):
     async with show(size=(120, 30)) as shown:
         await shown.press("j", "j", "j", "j", "j")
-        assert "run 5 sft-lr0.01-r16 failed: the loss is nan at step 33" in shown.message()
+        assert "Run 5 sft-lr0.01-r16 failed: the loss is nan at step 33" in shown.message()
 
 
 # ---------------------------------------------------------------- delete
@@ -229,7 +229,7 @@ async def test_delete_asks_and_cancel_has_the_focus(show):
     async with show() as shown:
         await shown.press("d")
         assert isinstance(shown.app.screen, ConfirmScreen)
-        assert "Delete run 1 sft-lr0.0002-r16?" in shown.text() and "stopped at its next step" in shown.text()
+        assert "Delete run 1 sft-lr0.0002-r16?" in shown.text() and "Stops it at the next step" in shown.text()
         await shown.press("enter")
         assert shown.sent == [] and len(shown.app.screen_stack) == 1
         await shown.press("d", "y")
@@ -260,7 +260,7 @@ async def test_a_clone_with_another_learning_rate(show):
         (command,) = shown.sent
         assert (command.op, command.run, command.warm, command.name) == ("clone", 1, True, None)
         assert command.changes == {"training_args.learning_rate": 5e-4}
-        assert "clone asked for" in shown.message() and "run" in shown.row(1)
+        assert "Cloning run" in shown.message() and "run" in shown.row(1)
         shown.viewer.reply(True, "run 8 is cloned from 1")
         await shown.until(lambda: "run 8 is cloned from 1" in shown.message())
         clone = made(8, "waiting", lr=5e-4, parent=1, warm=True, start_step=100)
@@ -322,7 +322,7 @@ async def test_a_refused_clone_says_why(show):
 async def test_no_clone_before_the_knobs_are_known(show):
     async with show(snapshot(schema={})) as shown:
         await shown.press("c")
-        assert "the first worker is still starting" in shown.message() and len(shown.app.screen_stack) == 1
+        assert "Can't clone yet: the worker is still loading" in shown.message() and len(shown.app.screen_stack) == 1
         await shown.give(Update(11, schema={"SFT": FIELDS}))
         await shown.press("c")
         assert isinstance(shown.app.screen, CloneScreen)
@@ -338,11 +338,11 @@ async def test_a_suggestion_is_marked_told_and_opened(show):
     async with show(snapshot(runs), size=(100, 30)) as shown:
         assert "✗ failed !" in shown.row(2) and "!" not in shown.row(1)
         await shown.press("exclamation_mark")
-        assert "run 1 sft-lr0.0002-r16: there is no suggestion for it" in shown.message()
+        assert "No suggestion for run 1" in shown.message()
         await shown.press("j")
-        assert shown.message() == "✗ run 2 failed; ! it diverged: a third of the learning rate (0.0033)"
+        assert shown.message() == "✗ Run 2 failed; ! it diverged: a third of the learning rate (0.0033)"
         await shown.press("exclamation_mark")
-        await shown.until(lambda: "suggested: it diverged" in shown.text() and "lr 0.01 → 0.0033" in shown.text())
+        await shown.until(lambda: "Suggested: it diverged" in shown.text() and "lr 0.01 → 0.0033" in shown.text())
         await shown.press("ctrl+s")
         assert shown.sent[0].changes == {"training_args.learning_rate": 0.0033} and shown.sent[0].warm
         clone = made(3, lr=0.0033, parent=2, warm=True)
@@ -355,14 +355,14 @@ async def test_a_run_that_goes_wrong_is_told_as_the_cursor_comes_by(show):
     curves = {2: {"loss": rising}}
     async with show(snapshot([made(1), made(2, step=400)], curves=curves), size=(120, 30)) as shown:
         await shown.press("j")
-        assert shown.message().startswith("! run 2 sft-lr0.0002-r16: its loss rises since about step 1")
+        assert shown.message().startswith("! Run 2 sft-lr0.0002-r16: its loss rises since about step 1")
 
 
 @pytest.mark.parametrize("key", ["exclamation_mark", "p", "u", "c"])
 async def test_keys_without_a_run_under_the_cursor(show, key):
     async with show(snapshot([])) as shown:
         await shown.press(key)
-        assert "is refused" in shown.message() and len(shown.app.screen_stack) == 1
+        assert ("Can't" in shown.message() or key == "u") and len(shown.app.screen_stack) == 1
 
 
 async def test_the_best_run_is_promoted(show):
@@ -386,27 +386,27 @@ async def test_the_marked_runs_are_promoted(show):
 async def test_what_was_deleted_last_comes_back(show):
     async with show() as shown:
         await shown.press("u")
-        assert "undo is refused: no run was deleted" in shown.message()
+        assert "Nothing to undo" in shown.message()
         await shown.press("j", "d", "y")
         await shown.give(Update(11, runs=[made(7, "deleted", parent=1, before="stopped")]))
         assert shown.app.run_at_cursor.id == 2, "the cursor is where it was"
         await shown.press("u")
-        assert shown.asked() == [("delete", 7), ("undo", 7)] and "◌ coming back" in shown.row(7)
+        assert shown.asked() == [("delete", 7), ("undo", 7)] and "◌ restoring" in shown.row(7)
         assert shown.app.run_at_cursor.id == 7
         await shown.press("u")
-        assert "run 7 is coming back already" in shown.message() and len(shown.sent) == 2
+        assert "Run 7 is already being restored" in shown.message() and len(shown.sent) == 2
         await shown.give(Update(12, runs=[made(7, "stopped", parent=1)]))
         assert "‖ stopped" in shown.row(7) and not shown.app.board.asked
         await shown.press("u")
-        assert "no run was deleted" in shown.message()
+        assert "Nothing to undo" in shown.message()
 
 
 async def test_an_undo_right_after_the_delete(show):
     async with show() as shown:
         await shown.press("d", "y", "u")
-        assert shown.asked() == [("delete", 1), ("undo", 1)] and "coming back" in shown.row(1)
+        assert shown.asked() == [("delete", 1), ("undo", 1)] and "restoring" in shown.row(1)
         await shown.give(Update(11, runs=[made(1, "deleted", before="stopped")]))
-        assert "coming back" in shown.row(1)
+        assert "restoring" in shown.row(1)
         await shown.give(Update(12, runs=[made(1, "stopped")]))
         assert "‖ stopped" in shown.row(1)
 
@@ -431,7 +431,7 @@ async def test_an_undo_that_is_refused(show):
         assert "undo is refused, its files are gone: the scheduler that deleted it has ended" in shown.message()
         await shown.give(Update(11, runs=[made(2, "deleted", before="done")]))
         await shown.press("u")
-        assert "coming back" in shown.row(2)
+        assert "restoring" in shown.row(2)
         shown.viewer.reply(False, "run 2: undo is refused, its files are gone")
         await shown.until(lambda: "its files are gone" in shown.message())
         assert shown.app.board.shown == [1] and not shown.app.board.asked
@@ -474,11 +474,11 @@ async def test_sort_metric_and_panels(show):
         await shown.press("M")
         await shown.until(lambda: "2 loss" in shown.text())
         await shown.press("3")
-        assert "3 events" not in shown.text() and "2 loss" in shown.text()
+        assert "3 Events" not in shown.text() and "2 loss" in shown.text()
         await shown.press("2")
         assert "2 loss" not in shown.text()
         await shown.press("2", "3")
-        assert "3 events" in shown.text() and "2 loss" in shown.text()
+        assert "3 Events" in shown.text() and "2 loss" in shown.text()
 
 
 async def test_the_help_says_why_a_key_is_refused(show):
@@ -496,7 +496,7 @@ async def test_the_detail_is_kept_up_to_date_while_it_is_open(show, tmp_path):
     async with show(first, size=(120, 50)) as shown:
         await shown.press("enter")
         assert isinstance(shown.app.screen, DetailScreen)
-        assert "step 100/400" in shown.text() and "it has written nothing yet" in shown.text()
+        assert "step 100/400" in shown.text() and "No output yet" in shown.text()
         log = ExperimentDir(tmp_path).run(1).log
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("a warning [/b\n")
@@ -529,7 +529,7 @@ async def test_leave_them_training(show):
 async def test_stop_them_and_quit(show):
     async with show() as shown:
         await shown.press("q", "s")
-        assert shown.asked() == [("interrupt", 0)] and "q leaves without waiting" in shown.message()
+        assert shown.asked() == [("interrupt", 0)] and "q quits now" in shown.message()
         assert shown.app.return_value is None
         shown.viewer.lose()
         await shown.until(lambda: shown.app._exit)
@@ -552,14 +552,48 @@ async def test_quit_ends_a_scheduler_that_has_nothing_to_do(show, state, code):
     assert shown.app.return_value == code
 
 
+async def test_quit_asks_while_deleted_runs_could_still_be_restored(show):
+    runs = [made(1, "done"), made(2, "deleted", before="stopped", name="gone [/b"), made(3, "deleted")]
+    async with show(snapshot(runs, state="idle")) as shown:
+        await shown.press("q")
+        assert "Quit and delete run 2 for good?" in shown.text() and "2  gone [/b, step 100" in shown.text()
+        await shown.press("escape")
+        assert shown.sent == [] and shown.app.return_value is None
+        await shown.press("q", "u")
+        assert shown.asked() == [("undo", 2)] and shown.app.return_value is None
+        await shown.give(Update(11, runs=[made(2, "stopped")]))
+        await shown.press("q")
+        assert shown.asked()[-1] == ("finish", 0), "nothing is lost any more"
+
+
+async def test_quit_right_after_a_delete_asks_too(show):
+    async with show(snapshot([made(1, "done"), made(2, "done")], state="idle")) as shown:
+        await shown.press("space", "space", "d", "y", "q")
+        assert shown.asked() == [("delete", 1), ("delete", 2)] and "delete 2 runs for good?" in shown.text()
+        await shown.press("y")
+        assert shown.asked()[-1] == ("finish", 0) and "Closing... q quits now" in shown.message()
+        shown.viewer.lose()
+        await shown.until(lambda: shown.app._exit)
+    assert shown.app.return_value == 0
+
+
+async def test_quit_names_what_a_pause_would_lose(show):
+    full = made(1, "waiting", error="paused: the disk is full")
+    async with show(snapshot([full, made(2, "deleted", before="done")])) as shown:
+        await shown.press("q")
+        text = " ".join(shown.text().replace("│", " ").split())
+        assert "Loses the steps since the last checkpoint of run 1: the disk is full" in text
+        assert "Deletes run 2 for good; u restores until then" in text
+
+
 async def test_a_lost_link_keeps_the_table_and_says_so(show):
     async with show() as shown:
         shown.viewer.lose()
-        await shown.until(lambda: "the scheduler has ended" in shown.message())
+        await shown.until(lambda: "Scheduler ended" in shown.message())
         assert "sft-lr0.0002-r16" in shown.text()
         for key in "srcdup":
             await shown.press(key)
-            assert "is refused: the scheduler has ended" in shown.message()
+            assert shown.message().endswith(": the scheduler has ended")
         assert len(shown.app.screen_stack) == 1
         await shown.press("q")
     assert shown.app.return_value == 1, "a run has failed"
@@ -569,7 +603,7 @@ async def test_an_op_that_finds_the_link_lost(show):
     async with show() as shown:
         shown.viewer._lost = True
         await shown.press("s")
-        await shown.until(lambda: "the scheduler has ended" in shown.message() and "stopping" not in shown.row(1))
+        await shown.until(lambda: "Scheduler ended" in shown.message() and "stopping" not in shown.row(1))
 
 
 # ---------------------------------------------------------------- --readonly, --ascii
@@ -579,7 +613,7 @@ async def test_a_readonly_viewer_changes_nothing(show):
     async with show(readonly=True) as shown:
         for key in "srcdup":
             await shown.press(key)
-            assert "this viewer was opened with --readonly" in shown.message()
+            assert "opened with --readonly" in shown.message()
         await shown.press("space", "enter")
         assert isinstance(shown.app.screen, DetailScreen)
         await shown.press("escape", "q")
@@ -591,7 +625,7 @@ async def test_ascii_is_all_ascii(show, size):
     runs = [made(n, name=f"rün {n} 日本") for n in range(1, 60)]
     runs += [made(60, "done", parent=3, error="é")]
     async with show(snapshot(runs), size=size, ascii=True) as shown:
-        shown.app._draw()
+        shown.app.view.draw()
         for key in (
             "j",
             "s",
@@ -627,7 +661,7 @@ async def test_no_name_and_no_error_is_markup(show, name):
     events = [Event(1, NOW, f"run 1 {name} began"), Event(2, NOW, name, level="error")]
     plain = " ".join(clean(name).split())
     async with show(snapshot(runs, events=events), size=(140, 50)) as shown:
-        shown.app._draw()
+        shown.app.view.draw()
         await shown.pilot.pause()
 
         def seen(text: str) -> bool:
@@ -637,12 +671,12 @@ async def test_no_name_and_no_error_is_markup(show, name):
         assert "\x1b" not in shown.text()
         await shown.press("j")
         assert f"failed: ValueError: {plain}" in " ".join(shown.message().split())
-        for key, what in (("d", f"Delete run 2 {plain}?"), ("enter", f"run 2 {plain}"), ("c", "Clone-Modify run 2")):
+        for key, what in (("d", f"Delete run 2 {plain}?"), ("enter", f"Run 2 {plain}"), ("c", "Clone-Modify run 2")):
             await shown.press(key)
             assert seen(what) and "\x1b" not in shown.text()
             await shown.press("escape")
         await shown.press("k", "s")
-        assert f"run 1 {plain}: stop asked for" in " ".join(shown.message().split())
+        assert shown.message() == "✔ Stopping run 1..."
         await shown.press("slash", *"[/b\\[")
         assert "filter [/b\\[" in shown.text() and shown.app.board.shown == []
         await shown.press("s", "enter", "s", "enter", "space", "m", "d", "c")
@@ -651,10 +685,10 @@ async def test_no_name_and_no_error_is_markup(show, name):
 
 async def test_one_curve_of_many_says_how_to_see_more(show):
     async with show(snapshot([made(n) for n in range(1, 12)]), size=(120, 40)) as shown:
-        shown.app._draw()
-        await shown.until(lambda: "2 loss  (marked runs are drawn together)" in shown.text())
+        shown.app.view.draw()
+        await shown.until(lambda: "2 loss  (mark runs to compare them)" in shown.text())
         await shown.press("space", "space")
-        shown.app._draw()
+        shown.app.view.draw()
         await shown.until(lambda: "2 loss ─" in shown.text())
 
 
@@ -680,7 +714,7 @@ async def test_no_size_is_too_small_or_too_large(show, size):
             *["p", "escape", "space", "space", "c", "escape", "p", "escape", "escape", "u", "q", "escape"],
         ):
             await shown.press(key)
-        shown.app._draw()
+        shown.app.view.draw()
         assert len(shown.app.screen_stack) == 1
 
 
@@ -690,10 +724,10 @@ async def test_what_the_smallest_screens_show(show):
         assert "sft-lr" in text and "▶ run" in text and "s Stop" in text and "2 loss" not in text
         await shown.pilot.resize_terminal(20, 5)
         await shown.pilot.pause()
-        assert "needs 40x10" in shown.text()
+        assert "Needs 40x10" in shown.text()
         await shown.pilot.resize_terminal(200, 50)
         await shown.pilot.pause()
-        shown.app._draw()
+        shown.app.view.draw()
         await shown.until(lambda: "2 loss" in shown.text() and "STEP" in shown.text())
 
 
@@ -706,6 +740,26 @@ async def test_all_rows_can_be_reached_on_a_small_screen(show):
 
 
 # ---------------------------------------------------------------- cost
+
+
+async def test_an_error_of_a_megabyte_is_cut_wherever_it_is_shown(show, monkeypatch):
+    """By the characters that are laid out, on the way onto that run, into its page, and in the events."""
+    error = "CUDA error " + "x" * 2**20 + " at the end"
+    events = [Event(1, NOW, f"run 2 failed: {error}", 2, "error")]
+    async with show(snapshot([made(1), made(2, "failed", error=error)], events=events), size=(200, 50)) as shown:
+        assert "x" * 40 in shown.text()
+        given = []
+        update = Static.update
+        monkeypatch.setattr(
+            Static, "update", lambda it, text="", **how: given.append(len(text)) or update(it, text, **how)
+        )
+        await shown.press("j")
+        assert "Run 2" in shown.message() and "failed" in shown.message()
+        await shown.press("enter")
+        assert "CUDA error" in shown.text() and "at the end" in shown.text() and "characters ...]" in shown.text()
+        await shown.press("escape")
+        await shown.give(Update(11, events=[Event(2, NOW, f"again: {error}", 2, "error")]))
+        assert given and max(given) < 10_000 and sum(given) < 20_000
 
 
 async def test_what_one_run_logs_redraws_one_row(show, monkeypatch):

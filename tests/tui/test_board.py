@@ -169,7 +169,7 @@ def test_the_summary_says_how_the_runs_stand_and_how_to_come_back():
     lines = summary(board())
     assert len(lines) == 8
     assert lines[0].split() == ["1", "sft-lr0.0002-r16", "running", "4/16", "loss", "1.7", "eval", "1.8"]
-    assert lines[-1] == "rftui open tinychat-sft --home /nowhere opens it again"
+    assert lines[-1] == "Reopen with: rftui open tinychat-sft --home /nowhere"
     assert summary(Board()) == []
 
 

@@ -35,9 +35,9 @@ from rftui.tui.screens.clone_fields import Choice, shown
 
 async def test_a_warm_clone_changes_one_knob() -> None:
     async with shown_over(form(made(7))) as (app, pilot):
-        assert "nothing changed yet, warm from step 100" in visible(app)
+        assert "No changes yet, warm from step 100" in visible(app)
         await write(app, pilot, LR, "4e-4")
-        assert "changes vs 7: lr 2e-4 -> 4e-4, warm from step 100" in visible(app)
+        assert "Changes vs 7: lr 2e-4 -> 4e-4, warm from step 100" in visible(app)
         assert "was 2e-4" in visible(app)
         await pilot.press("ctrl+s")
     assert app.answer == request({LR: 4e-4}, True)
@@ -68,16 +68,16 @@ async def test_cold_without_a_change_is_refused() -> None:
         app.screen.query_one("#start").focus()
         await pilot.press("right")
         await settled(app, pilot)
-        assert "change something" not in visible(app)
+        assert "Change a setting" not in visible(app)
         await pilot.press("ctrl+s")
         await settled(app, pilot)
         assert app.answer is OPEN
-        assert "change something, or start warm" in visible(app)
+        assert "Change a setting, or start warm" in visible(app)
 
 
 async def test_a_queued_run_is_cloned_cold_only() -> None:
     async with shown_over(form(made(7, "queued", step=0))) as (app, pilot):
-        assert "cold only: it has not trained a step yet" in visible(app)
+        assert "Starts from scratch: it has not trained a step yet" in visible(app)
         assert not app.screen.query("#start")
         await pilot.press("ctrl+s")
         assert app.answer is OPEN
@@ -88,12 +88,12 @@ async def test_a_queued_run_is_cloned_cold_only() -> None:
 
 async def test_a_failed_run_without_a_checkpoint_is_cloned_cold_only() -> None:
     async with shown_over(form(made(5, "failed", step=33))) as (app, _):
-        assert "cold only: it failed before its first checkpoint" in visible(app)
+        assert "Starts from scratch: it failed before its first checkpoint" in visible(app)
 
 
 async def test_a_finished_run_goes_on_warm_with_more_epochs() -> None:
     async with shown_over(form(made(4, "done", step=400))) as (app, pilot):
-        assert "to start warm: epochs must be more than the 4 epochs" in flat(app)
+        assert "For a warm start: epochs must be more than the 4 epochs" in flat(app)
         app.screen.query_one("#start").focus()
         await pilot.press("left")
         await settled(app, pilot)
@@ -133,7 +133,7 @@ async def test_what_is_typed_back_is_no_change() -> None:
     async with shown_over(form(made(7))) as (app, pilot):
         for text in ("3e-4", "0.0002"):
             await write(app, pilot, LR, text)
-        assert "nothing changed yet" in visible(app)
+        assert "No changes yet" in visible(app)
         await pilot.press("ctrl+s")
     assert app.answer == request({}, True)
 
@@ -243,7 +243,7 @@ async def test_what_must_be_seen_is_seen_however_many_knobs_there_are(size: tupl
         await settled(app, pilot)
         assert "! must be a whole number" in visible(app)
         assert "A [knob]" in visible(app) and "More of it" not in visible(app)
-        assert "nothing changed yet, warm from step 100 (1 error)" in flat(app)
+        assert "No changes yet, warm from step 100 (1 error)" in flat(app)
         for key in (
             "^s launch",
             "^t and stop 7",

@@ -40,7 +40,7 @@ ALPHA, BETA = "peft_config.lora_alpha", "training_args.adam_beta1"
 async def test_several_values_make_several_clones() -> None:
     async with shown_over(form(made(7))) as (app, pilot):
         await write(app, pilot, LR, "1e-4,2e-4, 5e-4")
-        assert "changes vs 7: lr 2e-4 -> 1e-4,2e-4,5e-4: 3 clones, warm from step 100" in flat(app)
+        assert "Changes vs 7: lr 2e-4 -> 1e-4,2e-4,5e-4: 3 clones, warm from step 100" in flat(app)
         await write(app, pilot, R, "16,32")
         assert ": 6 clones" in flat(app)
         await write(app, pilot, ALPHA, "64")
@@ -152,7 +152,7 @@ async def test_no_knob_is_called_so() -> None:
         app.screen.query_one("#more").focus()
         await pilot.press(*"qqq", "enter")
         await settled(app, pilot)
-        assert "no knob is called so" in visible(app) and len(knobs(app)) == 11
+        assert "No matching setting" in visible(app) and len(knobs(app)) == 11
         await pilot.press("ctrl+u", "enter")
         assert app.focused is app.screen.query_one("#start")
 
@@ -164,18 +164,18 @@ async def test_a_run_without_an_adapter_finds_no_adapter_knobs() -> None:
         app.screen.query_one("#more").focus()
         await pilot.press(*"dropout", "enter")
         await settled(app, pilot)
-        assert "no knob is called so" in visible(app)
+        assert "No matching setting" in visible(app)
 
 
 async def test_what_is_usual_is_told() -> None:
     async with shown_over(form(made(7))) as (app, pilot):
-        assert f"{LR} (usually 1e-5 to 1e-3): The initial" in flat(app)
+        assert f"{LR} (typically 1e-5 to 1e-3): The initial" in flat(app)
         box(app, R).focus()
         await settled(app, pilot)
-        assert f"{R} (usually 8 to 64): Lora attention" in flat(app)
+        assert f"{R} (typically 8 to 64): Lora attention" in flat(app)
     parent = made(7, algo="DPO")
     async with shown_over(form(parent)) as (app, _):
-        assert f"{LR} (usually 1e-6 to 1e-4)" in flat(app)
+        assert f"{LR} (typically 1e-6 to 1e-4)" in flat(app)
 
 
 async def test_a_value_that_is_a_dict_stays() -> None:
@@ -199,9 +199,9 @@ async def test_a_warm_start_from_an_earlier_checkpoint() -> None:
         start.focus()
         await pilot.press("right")
         await settled(app, pilot)
-        assert "warm, from its checkpoint of step 75" in visible(
+        assert "Warm: continue from its checkpoint at step 75" in visible(
             app
-        ) and "nothing changed yet, warm from step 75" in flat(app)
+        ) and "No changes yet, warm from step 75" in flat(app)
         await pilot.press("right", "ctrl+s")
     assert app.answer == request({}, from_step=50)
 
@@ -218,7 +218,7 @@ async def test_a_finished_run_goes_on_from_an_earlier_checkpoint_as_it_is() -> N
 
 async def test_a_failed_run_starts_from_its_last_checkpoint() -> None:
     async with shown_over(form(made(7, "failed", step=93, checkpoint="c", checkpoints=[50, 75]))) as (app, pilot):
-        assert "on from its step 75" in visible(app) and "warm from step 75" in flat(app)
+        assert "continue from run 7, step 75" in visible(app) and "warm from step 75" in flat(app)
         await pilot.press("ctrl+s")
     assert app.answer == request({})
 
@@ -231,7 +231,7 @@ async def test_the_parents_schedule_is_continued_where_it_can_be() -> None:
         assert "cannot change while the parent's schedule is continued" in under(app, R)
         await write(app, pilot, R, "16")
         await write(app, pilot, LR, "1e-4")
-        assert "warm from step 100, its schedule continued" in flat(app) and under(app, LR) == ""
+        assert "warm from step 100, schedule continued" in flat(app) and under(app, LR) == ""
         await pilot.press("ctrl+s")
     assert app.answer == request({LR: 1e-4}, continue_schedule=True)
 
@@ -269,14 +269,14 @@ async def test_several_parents_get_the_same_changes() -> None:
     async with shown_over(screen) as (app, pilot):
         assert "Clone-Modify run 7 sft-lr0.0002-r16 and 3 more marked runs" in visible(app)
         assert "^t and stop them" in visible(app)
-        assert "run 9 is left out: it has not trained a step yet" in flat(app)
+        assert "Skipping run 9: it has not trained a step yet" in flat(app)
         await write(app, pilot, R, "24,32")
-        assert "run 10 is left out: peft_config.r may grow but not shrink" in flat(app)
-        assert ": 4 clones, warm from where each stands" in flat(app)
+        assert "Skipping run 10: peft_config.r may grow but not shrink" in flat(app)
+        assert ": 4 clones, warm from each run's current step" in flat(app)
         app.screen.query_one("#start").focus()
         await pilot.press("right")
         await settled(app, pilot)
-        assert ": 8 clones, cold from the beginning" in flat(app) and "left out" not in flat(app)
+        assert ": 8 clones, from scratch" in flat(app) and "left out" not in flat(app)
         await pilot.press("left", "ctrl+t")
     assert app.answer == request({}, sweep={R: [24, 32]}, parents=[7, 8], stop_parents=True)
 
@@ -285,7 +285,7 @@ async def test_a_suggestion_is_filled_in() -> None:
     suggested = Suggestion({LR: 7e-5, BETA: 0.8}, True, 75, "its loss rises: a lower learning rate")
     screen = CloneScreen(made(7, checkpoints=[75, 100]), [made(7)], FIELDS, suggested=suggested, ascii=True)
     async with shown_over(screen) as (app, pilot):
-        assert "suggested: its loss rises: a lower learning rate" in visible(app)
+        assert "Suggested: its loss rises: a lower learning rate" in visible(app)
         assert "lr 2e-4 -> 7e-5" in flat(app) and "adam_beta1 0.9 -> 0.8" in flat(app)
         await pilot.press("ctrl+s")
     assert app.answer == request({LR: 7e-5, BETA: 0.8}, from_step=75)
@@ -352,7 +352,7 @@ async def test_a_line_that_is_deleted_is_as_the_run_has_it(edited) -> None:
         edited("'/ r: /d'")
         await pilot.press("ctrl+e")
         await settled(app, pilot)
-        assert "nothing changed yet" in flat(app) and knobs(app)[R].text == "16"
+        assert "No changes yet" in flat(app) and knobs(app)[R].text == "16"
 
 
 async def test_faults_are_told_and_the_text_is_kept_to_be_mended(edited) -> None:
@@ -361,14 +361,14 @@ async def test_faults_are_told_and_the_text_is_kept_to_be_mended(edited) -> None
         edited("-e 's/learning_rate: 2e-4/learning_rate: fast/' -e 's/ r: 16/ rr: 16/'")
         await pilot.press("ctrl+e")
         await settled(app, pilot)
-        assert "YAML, of which nothing is taken" in flat(app) and "not 'fast'" in flat(app)
+        assert "YAML not applied" in flat(app) and "not 'fast'" in flat(app)
         assert "peft_config.rr is not a known setting; did you mean 'peft_config.r'?" in flat(
             app
         ) and "(2 errors)" in flat(app)
         assert knobs(app)[ALPHA].text == "64"
         await pilot.press("ctrl+s")
         await settled(app, pilot)
-        assert app.answer is OPEN and "YAML, of which nothing is taken" in flat(app)
+        assert app.answer is OPEN and "YAML not applied" in flat(app)
         edited("-e s/fast/3e-4/ -e s/rr:/r:/")
         await pilot.press("ctrl+e")
         await settled(app, pilot)
@@ -383,7 +383,7 @@ async def test_a_text_with_faults_that_is_emptied_is_gone(edited) -> None:
         edited("'s/learning_rate: 2e-4/learning_rate: [/'")
         await pilot.press("ctrl+e")
         await settled(app, pilot)
-        assert "this is no YAML in line" in flat(app)
+        assert "not valid YAML (line" in flat(app)
         edited("d")
         await pilot.press("ctrl+e", "ctrl+s")
     assert app.answer == request({ALPHA: 64})
@@ -405,7 +405,7 @@ async def test_an_editor_that_fails_changes_nothing(edited, monkeypatch) -> None
         edited("s/2e-4/9/", status=1)
         await pilot.press("ctrl+e")
         await settled(app, pilot)
-        assert "sh ended with exit code 1: nothing is changed" in flat(app)
+        assert "sh exited with code 1; nothing changed" in flat(app)
         monkeypatch.setenv("VISUAL", "no-such-editor")
         await pilot.press("ctrl+e")
         await settled(app, pilot)
@@ -415,7 +415,7 @@ async def test_an_editor_that_fails_changes_nothing(edited, monkeypatch) -> None
         monkeypatch.setenv("PATH", "/nowhere")
         await pilot.press("ctrl+e")
         await settled(app, pilot)
-        assert "there is no editor: set $EDITOR" in flat(app)
+        assert "No editor found; set $EDITOR" in flat(app)
         await pilot.press("ctrl+s")
     assert app.answer == request({})
 
@@ -425,7 +425,7 @@ async def test_a_terminal_that_cannot_be_lent(monkeypatch) -> None:
     async with shown_over(form(made(7))) as (app, pilot):
         await pilot.press("ctrl+e")
         await settled(app, pilot)
-        assert "this terminal cannot be lent to an editor" in flat(app)
+        assert "This terminal can't run an editor" in flat(app)
 
 
 async def test_secrets_are_not_shown_and_stay(edited) -> None:

@@ -48,17 +48,17 @@ async def test_the_order_can_be_turned_round(show):
     runs = [made(1, metrics={"loss": 2.0}), made(2, metrics={"loss": 1.0}), made(3, metrics={})]
     async with show(snapshot(runs)) as shown:
         await shown.press("O")
-        assert shown.app.board.shown == [1, 2, 3] and "by loss, most first" in shown.text()
+        assert shown.app.board.shown == [1, 2, 3] and "by loss, highest first" in shown.text()
         await shown.press("O")
-        assert shown.app.board.shown == [2, 1, 3] and "most first" not in shown.text()
+        assert shown.app.board.shown == [2, 1, 3] and "highest first" not in shown.text()
 
 
 async def test_the_runs_alone_and_with_the_panels(show):
     async with show(size=(120, 34)) as shown:
         await shown.press("1")
-        assert "3 events" not in shown.text()
+        assert "3 Events" not in shown.text()
         await shown.press("1")
-        await shown.until(lambda: "3 events" in shown.text() and "2 loss" in shown.text())
+        await shown.until(lambda: "3 Events" in shown.text() and "2 loss" in shown.text())
 
 
 async def test_the_log_is_followed(show, tmp_path):
@@ -82,7 +82,7 @@ async def test_the_log_is_followed(show, tmp_path):
 async def test_a_log_that_is_not_there(show):
     async with show() as shown:
         await shown.press("l")
-        await shown.until(lambda: "it has written nothing yet" in shown.text())
+        await shown.until(lambda: "No output yet" in shown.text())
 
 
 # ---------------------------------------------------------------- keys that come in one piece, as over a slow line

@@ -39,8 +39,8 @@ def after(*keys: str):
         for box in pilot.app.screen.query("Input"):
             box.cursor_blink = False
         await pilot.pause()
-        pilot.app._paint()
-        pilot.app._draw()
+        pilot.app.paint()
+        pilot.app.view.draw()
         await pilot.pause()
 
     return run

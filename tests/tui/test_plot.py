@@ -66,7 +66,7 @@ def test_one_point_and_flat_curves(curve):
 
 @pytest.mark.parametrize("curves", [{}, {1: []}, {1: [(5, math.nan)]}, {1: [(5, math.inf), (10, -math.inf)]}])
 def test_nothing_finite_is_said(curves):
-    assert drawn(curves) == "no points yet"
+    assert drawn(curves) == "No points yet"
 
 
 @pytest.mark.parametrize("size", [(0, 0), (1, 1), (19, 20), (80, 4)])

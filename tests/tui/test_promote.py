@@ -26,8 +26,8 @@ async def press(app: Over, pilot: Pilot[None], *keys: str) -> str:
 async def test_the_best_run_by_its_eval_loss() -> None:
     async with shown_over(screen()) as (app, pilot):
         text = await press(app, pilot, *"bigchat")
-        assert "the best by eval_loss, each cloned from the beginning: 4 sft-lr5e-05-r8 0.9 tinychat" in text
-        assert "the batch is fitted to memory at the same effective size" in text
+        assert "Best by eval_loss, each started from scratch: 4 sft-lr5e-05-r8 0.9 tinychat" in text
+        assert "the batch is fitted to memory, at the same effective size" in text
         await pilot.press("enter")
     assert isinstance(app.answer, PromoteRequest)
     assert [run.id for run in app.answer.runs] == [4]
@@ -46,7 +46,7 @@ async def test_the_marked_ones() -> None:
     runs = [made(5), made(6, "queued", step=0)]
     async with shown_over(screen(runs, chosen=True)) as (app, pilot):
         text = await press(app, pilot, *"bigchat")
-        assert "the marked runs, each cloned" in text and "how many" not in text
+        assert "Marked runs, each started" in text and "how many" not in text
         await pilot.press("enter")
     assert app.answer.runs == runs
 
@@ -71,11 +71,11 @@ async def test_runs_that_are_on_that_model_are_no_candidates() -> None:
 @pytest.mark.parametrize(
     ("runs", "chosen", "keys", "reason"),
     [
-        (None, False, [], "name the base model"),
-        (None, False, [*"big", "down", "end", "backspace"], "how many must be a number"),
-        (None, False, [*"big", "down", "end", "backspace", "0"], "how many must be a number"),
-        ([made(6, "queued", step=0)], False, [*"big"], "no run on another model has a loss yet"),
-        ([made(6)], True, [*"tinychat"], "the marked runs are on that model already"),
+        (None, False, [], "Enter a base model"),
+        (None, False, [*"big", "down", "end", "backspace"], "How many? Enter a number"),
+        (None, False, [*"big", "down", "end", "backspace", "0"], "How many? Enter a number"),
+        ([made(6, "queued", step=0)], False, [*"big"], "No run on another model has a loss yet"),
+        ([made(6)], True, [*"tinychat"], "The marked runs already use that model"),
     ],
 )
 async def test_what_is_refused(runs: list[Run], chosen: bool, keys: list[str], reason: str) -> None:

@@ -52,10 +52,10 @@ async def test_where_they_cannot_be_switched_they_are_shown_and_why_is_said(show
     async with show(**how) as shown:
         if lost:
             shown.viewer.lose()
-            await shown.until(lambda: shown.app.attached.lost)
+            await shown.until(lambda: shown.app.session.ended)
         await shown.press("R", "space")
         assert "[✔]" in row(shown, "halving") and not shown.sent
-        assert "rule halving stays as it is" in shown.message() and why in shown.message()
+        assert "Can't change rule halving" in shown.message() and why in shown.message()
 
 
 async def test_a_name_is_not_markup_and_ascii_is_ascii(show):
@@ -73,8 +73,8 @@ async def test_a_run_that_a_rule_stopped_says_so_under_the_cursor_and_on_its_pag
     runs = [made(1), made(2, "stopped", stopped_by=WHY), made(3, exempt=True)]
     async with show(snapshot(runs), size=(120, 34)) as shown:
         await shown.press("j")
-        assert shown.message() == f"✔ run 2 stopped by {WHY}; r brings it back"
+        assert shown.message() == f"✔ Run 2 stopped by {WHY}; r resumes it"
         await shown.press("enter")
         await shown.until(lambda: f"stopped by  {WHY}" in shown.text())
         await shown.press("escape", "j", "enter")
-        await shown.until(lambda: "leave it alone" in shown.text())
+        await shown.until(lambda: "off for this run" in shown.text())

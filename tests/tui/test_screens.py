@@ -50,7 +50,7 @@ async def test_confirm_shows_its_keys_however_long_the_question_is(name: str, si
 @pytest.mark.parametrize("key, answer", [("l", "leave"), ("s", "interrupt"), ("escape", None), ("q", None)])
 async def test_quit(key: str, answer: str | None) -> None:
     async with shown_over(QuitScreen(3, "rftui open tinychat-sft", ascii=True), (60, 20)) as (app, pilot):
-        assert "3 runs are not done" in visible(app)
+        assert "3 runs are still training" in visible(app)
         assert "rftui open tinychat-sft" in visible(app)
         await pilot.press(key)
     assert app.answer == answer
@@ -60,7 +60,7 @@ async def test_quit(key: str, answer: str | None) -> None:
 async def test_quit_names_its_experiment_as_it_is(name: str) -> None:
     async with shown_over(QuitScreen(1, f"rftui open {name}")) as (app, _):
         assert f"rftui open {name}" in visible(app)
-        assert "1 run is not done" in visible(app)
+        assert "1 run is still training" in visible(app)
 
 
 # ---------------------------------------------------------------- the pages
@@ -138,8 +138,8 @@ async def test_detail_shows_the_whole_family() -> None:
         tree = [" ".join(line[:8].rstrip().split(" ")) for line in lines[at + 1 : at + 7]]
         assert tree == ["  1 sft-", "  ├ 2 sf", "  │ └ 5", "> └ 4 sf", "    ├ 6", "    └ 7"]
         assert "deleted" in lines[at + 2] and "r 16 → 64, targets q_proj,v_proj → all-linear" in lines[at + 5]
-        assert "cold: nothing" in lines[at + 6]
-        assert "its schedule continued" in visible(app)
+        assert "cold: none" in lines[at + 6]
+        assert "schedule continued" in visible(app)
 
 
 async def test_detail_shows_no_codes_of_a_log() -> None:

@@ -75,11 +75,11 @@ def test_the_differences(text, found):
         ("training_args: {output_dir: /x}", ["cannot be set"]),
         ("training_args: {lr_scheduler_type: cosin}", ["did you mean 'cosine'"]),
         ("peft_config: null", ["peft_config is not a known setting"]),
-        ("a: [1", ["this is no YAML in line"]),
-        ("a: b: c", ["this is no YAML in line 1"]),
-        ("a: \x07", ["this is no YAML"]),
-        ("just words", ["this is no config"]),
-        ("!!python/object:os.system {}", ["this is no YAML"]),
+        ("a: [1", ["not valid YAML (line"]),
+        ("a: b: c", ["not valid YAML (line 1)"]),
+        ("a: \x07", ["not valid YAML"]),
+        ("just words", ["not a config"]),
+        ("!!python/object:os.system {}", ["not valid YAML"]),
     ],
 )
 def test_faults_have_a_line_each(text, lines):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,8 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from rftui.automl.suggest import Suggestion
-from rftui.config.sweeps import sweep_faults
-from rftui.config.validate import clone_faults, sentence
+from rftui.config.validate import clone_faults
 from rftui.errors import UserError
 from rftui.formatting import clean
 from rftui.messages import Field
@@ -25,7 +22,8 @@ from rftui.naming import short
 from rftui.redaction import redact
 from rftui.runs import Run, flatten
 from rftui.tui.editor import edit
-from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, shown, typed
+from rftui.tui.screens.clone_draft import CloneRequest, Draft
+from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, typed
 from rftui.tui.screens.clone_foot import Foot
 from rftui.tui.screens.clone_start import Start
 from rftui.tui.screens.clone_yaml import from_yaml, to_yaml
@@ -44,21 +42,6 @@ _ALWAYS = (
     "peft_config.target_modules",
 )
 _MODEL = "model_name"
-
-
-@dataclass
-class CloneRequest:
-    """`changes`: dotted knob -> new value, `sweep`: dotted knob -> several of them; `parents`: the runs to clone;
-    `stop_parents`: stop them as the clones are launched."""
-
-    changes: dict[str, Any]
-    warm: bool = False
-    name: str | None = None
-    sweep: dict[str, list[Any]] = field(default_factory=dict)
-    from_step: int | None = None
-    continue_schedule: bool = False
-    parents: list[int] = field(default_factory=list)
-    stop_parents: bool = False
 
 
 class CloneScreen(ModalScreen[CloneRequest | None]):
@@ -108,12 +91,9 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             self._described = {n: each for n, each in self._described.items() if not n.startswith("peft_config.")}
         wanted = dict.fromkeys([*(name for run in runs for name in run.knobs), *_ALWAYS, *self._given])
         self._first = [name for name in wanted if name in self._described]
-        self._indent = min(INDENT, 2 + max(len(short(name)) for name in ["more knobs", *self._first]))
-        self._changes: dict[str, Any] = {}
-        self._sweep: dict[str, list[Any]] = {}
-        self._faults: dict[str, str] = {}
-        self._left_out: dict[int, str] = {}
-        self._draft: str | None = None  # YAML with faults, to be mended
+        self._indent = min(INDENT, 2 + max(len(short(name)) for name in ["more settings", *self._first]))
+        self._draft = Draft(parent, fields, others)
+        self._yaml: str | None = None  # with faults, to be mended
         self._unread: list[str] = []  # and what they are
 
     def compose(self) -> ComposeResult:
@@ -137,8 +117,8 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
             # Not a VerticalScroll, whose own up and down would scroll where they should move between the fields.
             with Vertical(id="rows"):
                 if self._suggested:
-                    yield Static(f"suggested: {self._suggested.reason}", id="suggested", markup=False)
-                yield Row("name", Box(id="name", placeholder="made from the changes"), indent=self._indent)
+                    yield Static(f"Suggested: {self._suggested.reason}", id="suggested", markup=False)
+                yield Row("name", Box(id="name", placeholder="auto, from the changes"), indent=self._indent)
                 yield from self._knobs.values()
                 yield self._finder
                 yield self._start
@@ -175,43 +155,23 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
 
     def _check(self) -> None:
         """Read all fields, and show what is wrong and what would change."""
-        self._changes, self._sweep, self._faults, self._left_out = {}, {}, {}, {}
+        draft = self._draft
+        draft.read(self._knobs, self._start)
         for name, knob in self._knobs.items():
-            try:
-                found = knob.read()
-            except UserError as fault:
-                self._faults[name] = str(fault).removeprefix(f"{name} ")
-                continue
-            if len(found) > 1:
-                self._sweep[name] = found
-            elif found:
-                self._changes[name] = found[0]
-        if not self._faults and not self._empty:
-            self._faults = self._judged(self._origin, self._fields)
-            judged = {run.id: self._judged(run, fields) for run, fields in self._others}
-            self._left_out = {number: sentence(faults) for number, faults in judged.items() if faults}
-        for name, knob in self._knobs.items():
-            knob.show_fault(self._faults.get(name, ""))
+            knob.show_fault(draft.faults.get(name, ""))
         self._show_whole()
-        self._foot.show_left_out(self._left_out)
-        self._show_changes()
+        self._foot.show_left_out(draft.left_out)
+        errors = len(draft.faults) + len(self._unread)
+        self._foot.show_changes(draft.differences(self._knobs), draft.clones, str(self._start), errors)
         self._start.show_schedule()
         if (knob_here := self._knob_here) and knob_here.fault:
             self._reveal(knob_here)
 
-    def _judged(self, run: Run, fields: list[Field]) -> dict[str, str]:
-        warm, continue_schedule, from_step = self._start.warm, self._start.continue_schedule, self._start.from_step
-        return sweep_faults(
-            run, self._changes, self._sweep, warm, fields, continue_schedule=continue_schedule, from_step=from_step
-        )
-
     def _show_whole(self, reason: str = "") -> None:
         """What is wrong with more than one field; `reason` where nothing else is."""
-        lines = [f"{name} {why}".strip() for name, why in self._faults.items() if name not in self._knobs]
+        lines = [f"{name} {why}".strip() for name, why in self._draft.faults.items() if name not in self._knobs]
         if self._unread:
-            lines.append(
-                f"YAML, of which nothing is taken: {'; '.join(self._unread)} (^e mends it, emptied it is gone)"
-            )
+            lines.append(f"YAML not applied: {'; '.join(self._unread)} (^e edits it again; empty it to discard it)")
         self._foot.show_faults("; ".join(lines) or reason)
 
     def _reveal(self, knob: Knob) -> None:
@@ -229,20 +189,6 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         """The knob with the focus, or whose choices are open."""
         nodes = self.focused.ancestors_with_self if self.focused else []
         return next((node for node in nodes if isinstance(node, Knob)), None)
-
-    @property
-    def _empty(self) -> bool:
-        """Such a clone would repeat the run: refused, but no fault of what was typed."""
-        return not (self._changes or self._sweep or self._faults or self._start.warm)
-
-    def _show_changes(self) -> None:
-        several = {name: [value] for name, value in self._changes.items()} | self._sweep
-        changes = [
-            (short(name), shown(self._knobs[name].before), typed(self._described[name], found))
-            for name, found in several.items()
-        ]
-        clones = prod(map(len, self._sweep.values())) * (1 + len(self._others) - len(self._left_out))
-        self._foot.show_changes(changes, clones, str(self._start), len(self._faults) + len(self._unread))
 
     # ------------------------------------------------------------ keys
 
@@ -280,8 +226,8 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
 
     async def action_yaml(self) -> None:
         self._check()
-        unread = {name: self._knobs[name].text for name in self._faults if name in self._knobs}
-        text = self._draft or to_yaml(self._origin, unread | self._changes | self._sweep)
+        unread = {name: self._knobs[name].text for name in self._draft.faults if name in self._knobs}
+        text = self._yaml or to_yaml(self._origin, unread | self._draft.changes | self._draft.sweep)
         try:
             written = edit(self.app, text, ".yaml")
         except UserError as fault:
@@ -290,9 +236,9 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
         try:
             found = from_yaml(written, self._origin, list(self._described.values()))
         except UserError as fault:
-            self._draft, self._unread = written, list(fault.lines)
+            self._yaml, self._unread = written, list(fault.lines)
         else:
-            self._draft, self._unread = None, []
+            self._yaml, self._unread = None, []
             if found is not None:
                 for name in found:
                     await self._row_of(name)
@@ -302,24 +248,23 @@ class CloneScreen(ModalScreen[CloneRequest | None]):
 
     def action_launch(self, stop_parents: bool) -> None:
         self._check()  # what was typed last may not have been looked at yet
-        if self._empty:
-            self._show_whole(f"change something{', or start warm' if self._start.can_warm else ''}")
-        if self._empty or self._faults or self._unread:
-            if faulty := next((knob for name, knob in self._knobs.items() if name in self._faults), None):
+        if self._draft.empty:
+            self._show_whole(f"Change a setting{', or start warm' if self._start.can_warm else ''}")
+        if self._draft.empty or self._draft.faults or self._unread:
+            if faulty := next((knob for name, knob in self._knobs.items() if name in self._draft.faults), None):
                 self._go(faulty.box)
                 self._reveal(faulty)
             self.app.bell()
             return
-        parents = [self._origin.id, *(run.id for run, _ in self._others if run.id not in self._left_out)]
         self.dismiss(
             CloneRequest(
-                self._changes,
+                self._draft.changes,
                 self._start.warm,
                 self.query_one("#name", Input).value.strip() or None,
-                self._sweep,
+                self._draft.sweep,
                 self._start.from_step,
                 self._start.continue_schedule,
-                parents,
+                self._draft.parents,
                 stop_parents,
             )
         )

@@ -196,9 +196,9 @@ class Finder(Vertical):
     def __init__(self, fields: list[Field], *, indent: int) -> None:
         self.at = 0
         self._fields = fields
-        self.box = FinderBox(id="more", placeholder="type a word of a knob's name or help to find it")
+        self.box = FinderBox(id="more", placeholder="type to search all settings")
         self._list = Static("", classes="found", markup=False)
-        super().__init__(Row("more knobs", self.box, indent=indent), self._list)
+        super().__init__(Row("more settings", self.box, indent=indent), self._list)
 
     @property
     def text(self) -> str:
@@ -230,7 +230,7 @@ class Finder(Vertical):
             name, style = field.name.rsplit(".", 1)[-1], "bold reverse" if field is chosen else "bold"
             lines.append(f"{name:<{width}}", style).append(f"  {first_sentence(field.help)}\n", "dim")
         if self.text and not found:
-            lines.append("no knob is called so", "red")
+            lines.append("No matching setting", "red")
         lines.rstrip()
         self._list.update(lines)
         self._list.display = bool(lines)

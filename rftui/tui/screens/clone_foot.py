@@ -45,13 +45,13 @@ class Foot(Vertical):
 
     def show_left_out(self, left_out: dict[int, str]) -> None:
         """Marked runs that are not cloned, and why."""
-        tell(self._left_out, "; ".join(f"run {number} is left out: {why}" for number, why in left_out.items()))
+        tell(self._left_out, "; ".join(f"Skipping run {number}: {why}" for number, why in left_out.items()))
 
     def show_changes(self, changes: list[tuple[str, str, str]], clones: int, start: str, errors: int) -> None:
         """`changes`: the names of knobs, what they were, and what they would be."""
         parts = ", ".join(f"{name} {was} {self._arrow} {value}" for name, was, value in changes)
-        told = f"changes vs {self._run.id}: {parts}" if changes else "nothing changed yet"
-        text = Text(f"{told}{f': {clones} clones' if clones > 1 else ''}, {start}", style="cyan")
+        line = f"Changes vs {self._run.id}: {parts}" if changes else "No changes yet"
+        text = Text(f"{line}{f': {clones} clones' if clones > 1 else ''}, {start}", style="cyan")
         if errors:
             text.append(f"  ({errors} error{'s' if errors > 1 else ''})", "bold red")
         self._diff.update(text)
@@ -61,5 +61,5 @@ class Foot(Vertical):
         text = ""
         if field:
             usual = USUAL_OF.get(self._run.algo, {}).get(field.name, USUAL.get(field.name))
-            text = f"{field.name}{f' (usually {usual})' if usual else ''}: {first_sentence(field.help)}"
+            text = f"{field.name}{f' (typically {usual})' if usual else ''}: {first_sentence(field.help)}"
         self._help.update(Text(textwrap.shorten(text, 2 * max(10, width), placeholder=" ..."), style="dim"))

@@ -12,8 +12,8 @@ from rftui.runs import FAILED, Run
 from rftui.tui.screens.clone_fields import Pick, Row
 
 _SCHEDULES = {
-    "fresh": "fresh, over the remaining steps",
-    "parent": "the parent's, continued with its optimizer",
+    "fresh": "New, over the remaining steps",
+    "parent": "Parent's, continued with its optimizer",
 }
 
 
@@ -45,11 +45,11 @@ class Start(Vertical):
         # One that failed goes on from its last checkpoint.
         self._step = run.checkpoints[-1] if run.state == FAILED and run.checkpoints else run.step
         self._indent = indent
-        starts = {"now": f"warm, from run {run.id}'s weights and on from its step {self._step}"}
+        starts = {"now": f"Warm: continue from run {run.id}, step {self._step}"}
         if alone:
             earlier = [step for step in reversed(run.checkpoints) if step < self._step]
-            starts |= {str(step): f"warm, from its checkpoint of step {step}" for step in earlier}
-        starts["cold"] = "cold, from the base model and from the beginning"
+            starts |= {str(step): f"Warm: continue from its checkpoint at step {step}" for step in earlier}
+        starts["cold"] = "Cold: start from the base model"
         first = "cold" if not_warm else "now"
         if suggested:
             first = str(suggested.from_step) if str(suggested.from_step) in starts else "now"
@@ -60,11 +60,11 @@ class Start(Vertical):
 
     def compose(self) -> ComposeResult:
         if not self.can_warm:
-            yield Static(f"cold only: {self._not_warm['']}", markup=False)
+            yield Static(f"Starts from scratch: {self._not_warm['']}", markup=False)
             return
         yield Row("start", self._start, indent=self._indent)
         for name, reason in self._not_warm.items():
-            yield Static(f"to start warm: {short(name)} {reason}", classes="why", markup=False)
+            yield Static(f"For a warm start: {short(name)} {reason}", classes="why", markup=False)
         yield self._schedule_row
 
     @property
@@ -99,6 +99,8 @@ class Start(Vertical):
 
     def __str__(self) -> str:
         if not self.warm:
-            return "cold from the beginning"
-        where = f"warm from step {self.from_step or self._step}" if self._alone else "warm from where each stands"
-        return f"{where}, its schedule continued" if self.continue_schedule else where
+            return "from scratch"
+        where = (
+            f"warm from step {self.from_step or self._step}" if self._alone else "warm from each run's current step"
+        )
+        return f"{where}, schedule continued" if self.continue_schedule else where

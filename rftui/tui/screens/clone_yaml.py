@@ -16,8 +16,8 @@ from rftui.runs import Run, changed, flatten
 from rftui.tui.screens.clone_fields import shown
 
 _HEAD = """\
-# Run {id}. Changes here become the form's; a line you delete stays as the run has it.
-# [1e-4, 2e-4] in place of one value makes a clone of each. Emptied: nothing changes.
+# Run {id}. Edit the values; a line you delete keeps the run's value.
+# A list such as [1e-4, 2e-4] in place of one value makes a clone of each. Empty the file to change nothing.
 """
 
 
@@ -70,12 +70,12 @@ def from_yaml(text: str, run: Run, fields: list[Field]) -> dict[str, list[Any]] 
         written = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise UserError(f"this is no YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise UserError(f"not valid YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
     if written is None:
         return None
     if not isinstance(written, dict):
-        raise UserError("this is no config: it must be lines of `name: value`")
+        raise UserError("not a config: write lines of `name: value`")
     by_name = {field.name: field for field in fields}
     before = flatten(redact(run.config), whole=by_name)
     found: dict[str, list[Any]] = {}

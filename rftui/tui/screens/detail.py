@@ -26,7 +26,7 @@ class DetailScreen(Page):
     """`runs` are all runs, its family among them; `update` shows it anew."""
 
     def __init__(self, run: Run, runs: Mapping[int, Run], log_tail: list[str], *, ascii: bool = False) -> None:
-        super().__init__(f"run {run.id} {clean(run.name)}", _text(run, runs, log_tail, ascii), ascii=ascii)
+        super().__init__(f"Run {run.id} {clean(run.name)}", _text(run, runs, log_tail, ascii), ascii=ascii)
         self.run = run
         self._runs = runs
 
@@ -54,33 +54,33 @@ def _text(run: Run, runs: Mapping[int, Run], log_tail: list[str], ascii: bool) -
     facts = [
         ("state", f"{run.state}{' on ' + run.device if run.device else ''}, {run.algo}"),
         ("position", f"chunk {run.chunk}/{run.chunks}, step {run.step}/{run.total_steps}, epoch {run.epoch:.2f}"),
-        ("made", _made(run)),
+        ("origin", _origin(run)),
         ("checkpoint", run.checkpoint or "-"),
         ("final", run.final or "-"),
     ]
     if run.stopped_by:
-        facts.insert(1, ("stopped by", f"{run.stopped_by}; resume brings it back, and no rule stops it again"))
+        facts.insert(1, ("stopped by", f"{run.stopped_by}; resume it and no rule stops it again"))
     elif run.exempt:
-        facts.insert(1, ("rules", "leave it alone: it was resumed after one had stopped it"))
+        facts.insert(1, ("rules", "off for this run: it was resumed after a rule stopped it"))
     _section(text, "", facts)
     config = flatten(redact(run.config))
     _family(text, run, runs, ascii)
     if parent := runs.get(run.parent or 0):
-        _section(text, f"differs from run {parent.id}", _differences(config, flatten(redact(parent.config)), ascii))
-    _section(text, "knobs", [(name, _plain(value)) for name, value in redact(run.knobs).items()])
+        _section(text, f"changes from run {parent.id}", _differences(config, flatten(redact(parent.config)), ascii))
+    _section(text, "settings", [(name, _plain(value)) for name, value in redact(run.knobs).items()])
     _section(text, "last values", [(name, format_cell(value)) for name, value in run.metrics.items()])
     _section(text, "config", [(name, _plain(value)) for name, value in config.items()])
     text.append("log\n", "bold")
     lines = "\n".join(log_tail[-_LINES:])
     # What a run writes may hold the codes of colours and cursor moves, which would reach the terminal.
-    return text.append_text(Text.from_ansi(lines)) if lines else text.append("it has written nothing yet", "dim")
+    return text.append_text(Text.from_ansi(lines)) if lines else text.append("No output yet", "dim")
 
 
-def _made(run: Run) -> str:
+def _origin(run: Run) -> str:
     if not run.parent:
         return f"from config {run.config_index} of fit {run.fit}"
     start = f"warm from step {run.start_step} (epoch {run.start_epoch:.2f})" if run.warm else "cold"
-    schedule = ", its schedule continued" if run.continue_schedule else ""
+    schedule = ", schedule continued" if run.continue_schedule else ""
     return f"clone of run {run.parent}, {start}{schedule}"
 
 
@@ -99,8 +99,8 @@ def _family(text: Text, run: Run, runs: Mapping[int, Run], ascii: bool) -> None:
         if origin := those.get(each.parent or 0):
             start = f"warm @step {each.start_step}" if each.warm else "cold"
             changes = _differences(flatten(redact(each.config)), flatten(redact(origin.config)), ascii)
-            told = ", ".join(f"{short(knob)} {change}".strip() for knob, change in changes)
-            text.append(f"  {start}: {clean(told)}")
+            line = ", ".join(f"{short(knob)} {change}".strip() for knob, change in changes)
+            text.append(f"  {start}: {clean(line)}")
         text.append("\n")
     text.append("\n")
 
@@ -110,7 +110,7 @@ def _differences(config: dict[str, object], before: dict[str, object], ascii: bo
     names = [name for name in before | config if before.get(name, _UNSET) != config.get(name, _UNSET)]
     return [
         (name, f"{_plain(before.get(name, _UNSET))} {arrow} {_plain(config.get(name, _UNSET))}") for name in names
-    ] or [("nothing", "")]
+    ] or [("none", "")]
 
 
 def _section(text: Text, title: str, rows: Iterable[tuple[str, str]]) -> None:

@@ -22,4 +22,4 @@ class HelpScreen(Page):
                 text.append(what)
                 text.append(f"  (not now: {reason})\n" if reason else "\n", "yellow")
             text.append("\n")
-        super().__init__("keys", text, ascii=ascii)
+        super().__init__("Keys", text, ascii=ascii)

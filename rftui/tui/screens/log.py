@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from rftui.runs import Run
 from rftui.tui.screens.pages import Page
 
-LINES = 500
+SHOWN = 500
 """Lines of a log that are shown: its last ones."""
 
 
@@ -16,7 +16,7 @@ class LogScreen(Page):
     """Shows the last lines of a log; `update` shows them anew, and stays at the end if the end is seen."""
 
     def __init__(self, run: Run, lines: list[str], *, ascii: bool = False) -> None:
-        super().__init__(f"log of run {run.id} {run.name}", _text(lines), ascii=ascii)
+        super().__init__(f"Log of run {run.id} {run.name}", _text(lines), ascii=ascii)
         self.run = run
         self._lines = lines
 
@@ -35,4 +35,4 @@ class LogScreen(Page):
 
 def _text(lines: list[str]) -> Text:
     # What a run writes may hold the codes of colours and cursor moves, which would reach the terminal.
-    return Text.from_ansi("\n".join(lines)) if lines else Text("it has written nothing yet", "dim")
+    return Text.from_ansi("\n".join(lines)) if lines else Text("No output yet", "dim")

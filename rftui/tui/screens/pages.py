@@ -40,7 +40,7 @@ class Page(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
             scroll.border_title = Content(self._heading)
-            scroll.border_subtitle = "j k scroll  esc closes"
+            scroll.border_subtitle = "j k scroll  esc close"
             if self._ascii:
                 scroll.styles.border = ("ascii", "ansi_cyan")
             yield self._body

@@ -25,7 +25,7 @@ from rftui.tui.screens.clone_fields import Row, tell
 
 _MODEL = "model_name"
 _LISTED = 8
-_FITTED = "Target modules are matched to the base, and the batch is fitted to memory at the same effective size."
+_FITTED = "Target modules are matched to the new base; the batch is fitted to memory, at the same effective size."
 
 
 @dataclass
@@ -71,7 +71,7 @@ class PromoteScreen(ModalScreen[PromoteRequest | None]):
             box.border_title = "Promote"
             if self._ascii:
                 box.styles.border = ("ascii", "ansi_cyan")
-            yield Row("base model", Entry(id="model", placeholder="a directory or a name on the hub"), indent=14)
+            yield Row("base model", Entry(id="model", placeholder="a directory or a name on the Hub"), indent=14)
             if not self._chosen:
                 yield Row("how many", Entry("1", id="count"), indent=14)
             yield Static("", id="of", markup=False)
@@ -103,16 +103,16 @@ class PromoteScreen(ModalScreen[PromoteRequest | None]):
         """The runs to promote, which are on other models yet, or why there are none."""
         runs = [run for run in self._runs if run.config.get(_MODEL) not in models]
         if self._chosen:
-            return runs, "" if runs else "the marked runs are on that model already"
+            return runs, "" if runs else "The marked runs already use that model"
         count = self.query_one("#count", Entry).value.strip()
         if not count.isdecimal() or int(count) < 1:
-            return [], "how many must be a number such as 3"
+            return [], "How many? Enter a number such as 3"
         found = best(runs, self._metric, int(count))
-        return found, "" if found else f"no run on another model has a {self._metric} yet; mark those to promote"
+        return found, "" if found else f"No run on another model has a {self._metric} yet; mark the runs to promote"
 
     def _listed(self, runs: list[Run]) -> Text:
-        how = "the marked runs" if self._chosen else f"the best by {self._metric}"
-        text = Text(f"{how}, each cloned from the beginning:", no_wrap=True, overflow="ellipsis")
+        how = "Marked runs" if self._chosen else f"Best by {self._metric}"
+        text = Text(f"{how}, each started from scratch:", no_wrap=True, overflow="ellipsis")
         shown = runs[:_LISTED]
         width = max([cell_len(clean(run.name)) for run in shown] + [0])
         for run in shown:
@@ -129,7 +129,7 @@ class PromoteScreen(ModalScreen[PromoteRequest | None]):
             return
         fault = self.query_one("#fault", Static)
         if not fault.display:
-            tell(fault, "name the base model")
+            tell(fault, "Enter a base model")
         self.app.bell()
 
     def action_cancel(self) -> None:

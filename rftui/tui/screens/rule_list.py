@@ -41,8 +41,8 @@ class RulesScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False) as box:
-            box.border_title = "rules that stop runs by themselves"
-            box.border_subtitle = "space switches  esc closes"
+            box.border_title = "Rules that stop runs automatically"
+            box.border_subtitle = "space switch  esc close"
             if self._ascii:
                 box.styles.border = ("ascii", "ansi_cyan")
             yield self._body
@@ -75,8 +75,8 @@ class RulesScreen(ModalScreen[None]):
 
 
 _ABOUT = (
-    "They judge by eval_loss, by loss where that is not logged, GRPO by reward, unless a metric is set: "
-    "rftui rules NAME on RULE --set metric=... A stopped run keeps its checkpoint: r brings it back, and no rule "
+    "Rules compare eval_loss (loss where that is not logged, reward for GRPO) unless you set a metric: "
+    "rftui rules NAME on RULE --set metric=... A stopped run keeps its checkpoint: r resumes it, and no rule "
     "stops it again."
 )
 

@@ -94,12 +94,12 @@ def hint(run: Run, suggested: Suggestion | None, width: int, *, ascii: bool) -> 
     """The message line for the run that the cursor comes to: what went wrong, and what could be done."""
     reason = f"! {suggested.reason}" if suggested else ""
     if not run.error and run.stopped_by:
-        return answer(f"run {run.id} stopped by {run.stopped_by}; r brings it back", False, ascii=ascii)
+        return answer(f"Run {run.id} stopped by {run.stopped_by}; r resumes it", False, ascii=ascii)
     if not run.error:
-        return Text(f" ! run {run.id} {clean(run.name)}: {reason[2:]}", style="bold yellow") if suggested else None
-    failed = f"run {run.id} {run.name} failed: {run.error}"
+        return Text(f" ! Run {run.id} {clean(run.name)}: {reason[2:]}", style="bold yellow") if suggested else None
+    failed = f"Run {run.id} {run.name} failed: {run.error}"
     if reason and len(failed) + len(reason) > width - 6:
-        failed = f"run {run.id} failed"  # the reason tells of what, too
+        failed = f"Run {run.id} failed"  # the reason tells of what, too
     return answer(f"{failed}; {reason}" if reason else failed, True, ascii=ascii)
 
 
@@ -112,7 +112,7 @@ def footer(run: Run | None, size: Size, *, readonly: bool) -> Text:
     Where there is no room for all, those go that are found in the help just as well.
     """
     if size.height < 10 or size.width < 40:
-        return Text(" needs 40x10, q quits")
+        return Text(" Needs 40x10; q quits")
     shown = {action.label: action for action in ACTIONS if action.label}
     for label in _SPARE:
         if sum(len(action.shown) + len(action.label) + 3 for action in shown.values()) <= size.width:

@@ -60,7 +60,7 @@ class PlotPanel(Static):
             return
         self._drawn = key
         alone = len(runs) == 1 and not self._board.marked and sum(map(bool, self._board.curves.values())) > 1
-        self.border_title = Content(f"2 {clean(metric)}{'  (marked runs are drawn together)' if alone else ''}")
+        self.border_title = Content(f"2 {clean(metric)}{'  (mark runs to compare them)' if alone else ''}")
         labels = {run: f"{run} {clean(self._board.runs[run].name)}" for run in runs}
         self.update(plot(curves, labels, size.width, size.height, ascii=self._ascii))
 
@@ -70,7 +70,7 @@ class EventLog(VerticalScroll):
 
     def __init__(self) -> None:
         super().__init__(id="events", can_focus=False)
-        self.border_title = "3 events"
+        self.border_title = "3 Events"
         self._text = Static("", markup=False)
 
     def compose(self) -> ComposeResult:

@@ -115,9 +115,9 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
     def show_titles(self) -> None:
         """Above the table how many runs there are; below it which of them are shown, and how."""
         board, shown, alive = self.board, len(self.board.shown), len(self.board.alive)
-        self.border_title = Content(f"1 runs {shown}{f' of {alive}' if shown < alive else ''}")
+        self.border_title = Content(f"1 Runs {shown}{f' of {alive}' if shown < alive else ''}")
         parts = [f"filter {clean(board.filter)}"] if board.filter else []
-        parts += [f"by {board.sort}{', most first' if board.descending else ''}"] if board.sort else []
+        parts += [f"by {board.sort}{', highest first' if board.descending else ''}"] if board.sort else []
         parts += [f"{len(board.marked)} marked"] if board.marked else []
         self.border_subtitle = Content("  ".join(parts))
 
