@@ -36,7 +36,8 @@ class Feed:
         self._lock = threading.Lock()
         self._called = False
         self._messages: list[Any] = []
-        self._stale = False  # some were dropped: no update counts before the next snapshot
+        self._stale = False  # some were dropped: no update counts before the next snapshot,
+        self._refresh = False  # which is yet to be asked for
         self._tail: list[str] | None = None
         self._end: Callable[[], None] | None = None
 
@@ -69,7 +70,7 @@ class Feed:
                     self._messages.append(message)
             if len(self._messages) > MOST:
                 self._messages = [message for message in self._messages if not numbered(message)]
-                self._stale = True
+                self._stale = self._refresh = True
             self._tail = tail or self._tail
             self._end = end or self._end
             if self._called:
@@ -83,10 +84,10 @@ class Feed:
             messages, self._messages = self._messages, []
             tail, self._tail = self._tail, None
             end, self._end = self._end, None
-            stale = self._stale
+            refresh, self._refresh = self._refresh, False
         if messages:
             self._app.receive(messages)
-        if stale:
+        if refresh:
             self._session.refresh()
         if tail is not None:
             self._app.show_launch(tail)
