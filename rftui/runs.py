@@ -20,18 +20,18 @@ OPS = ("stop", "resume", "clone", "delete", "undo")
 
 _REFUSALS = {
     "stop": {
-        STOPPING: "it is already stopping",
-        STOPPED: "it is already stopped; resume lets it go on",
-        DONE: "it is done",
-        FAILED: "it has failed",
+        STOPPING: "already stopping",
+        STOPPED: "already stopped; resume continues it",
+        DONE: "already done",
+        FAILED: "it failed",
     },
     "resume": {
-        QUEUED: "it has not started yet",
-        RUNNING: "it is already running",
-        WAITING: "it is already running and waits for its next turn",
-        STOPPING: "it is still stopping; wait until it is stopped",
-        DONE: "it is done; clone it with more epochs instead",
-        FAILED: "it has failed; clone it with another value instead",
+        QUEUED: "not started yet",
+        RUNNING: "already running",
+        WAITING: "already running; waiting for its next turn",
+        STOPPING: "still stopping; wait until it is stopped",
+        DONE: "already done; clone it with more epochs instead",
+        FAILED: "it failed; clone it with another value instead",
     },
 }
 
@@ -115,16 +115,16 @@ def why_not(run: Run, op: str) -> str | None:
     """Why `op` cannot be done to `run` now, as the end of a sentence; None where it can."""
     if op == "undo":
         if run.state != DELETED:
-            return "it is not deleted"
+            return "not deleted"
         return None if run.before else "its files are gone: the scheduler that deleted it has ended"
     if run.state == DELETED:
-        return "it is deleted; undo brings it back" if run.before else "it is deleted"
+        return "deleted; undo restores it" if run.before else "deleted"
     return _REFUSALS.get(op, {}).get(run.state)
 
 
 def refusal(run: Run, op: str, reason: str) -> str:
     """A refused op in one line, the same wherever it is told."""
-    return f"run {run.id} {run.name}: {op} is refused, {reason}"
+    return f"Can't {op} run {run.id} {run.name}: {reason}"
 
 
 def curve_values(logged: dict[str, Any]) -> dict[str, float]:

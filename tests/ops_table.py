@@ -8,30 +8,30 @@ GONE = "gone"
 STATES = (QUEUED, RUNNING, WAITING, STOPPING, STOPPED, DONE, FAILED, DELETED, GONE)
 
 _YES = dict.fromkeys(STATES)
-_DEAD = {DELETED: "it is deleted; undo brings it back", GONE: "it is deleted"}
+_DEAD = {DELETED: "deleted; undo restores it", GONE: "deleted"}
 
 TABLE = {
     "stop": _YES
     | _DEAD
     | {
-        STOPPING: "it is already stopping",
-        STOPPED: "it is already stopped; resume lets it go on",
-        DONE: "it is done",
-        FAILED: "it has failed",
+        STOPPING: "already stopping",
+        STOPPED: "already stopped; resume continues it",
+        DONE: "already done",
+        FAILED: "it failed",
     },
     "resume": _YES
     | _DEAD
     | {
-        QUEUED: "it has not started yet",
-        RUNNING: "it is already running",
-        WAITING: "it is already running and waits for its next turn",
-        STOPPING: "it is still stopping; wait until it is stopped",
-        DONE: "it is done; clone it with more epochs instead",
-        FAILED: "it has failed; clone it with another value instead",
+        QUEUED: "not started yet",
+        RUNNING: "already running",
+        WAITING: "already running; waiting for its next turn",
+        STOPPING: "still stopping; wait until it is stopped",
+        DONE: "already done; clone it with more epochs instead",
+        FAILED: "it failed; clone it with another value instead",
     },
     "clone": _YES | _DEAD,
     "delete": _YES | _DEAD,
-    "undo": dict.fromkeys(STATES, "it is not deleted")
+    "undo": dict.fromkeys(STATES, "not deleted")
     | {DELETED: None, GONE: "its files are gone: the scheduler that deleted it has ended"},
 }
 
@@ -48,4 +48,4 @@ def run_in(state: str, number: int = 0) -> Run:
 
 
 def refusal(run: Run, op: str, reason: str) -> str:
-    return f"run {run.id} {run.name}: {op} is refused, {reason}"
+    return f"Can't {op} run {run.id} {run.name}: {reason}"

@@ -181,7 +181,7 @@ class Ops:
         action = next(action for action in ACTIONS if action.op == op)
         reason = refusal(action, run, readonly=self._app.readonly)
         doing = self._board.asked[run.id][0] if run and run.id in self._board.asked else ""
-        return f"it is already {doing}" if not reason and doing in (_DOING.get(op), "deleting") else reason
+        return f"already {doing}" if not reason and doing in (_DOING.get(op), "deleting") else reason
 
     def _ask(self, op: str, runs: list[Run], left_out: str = "") -> None:
         for run in runs:

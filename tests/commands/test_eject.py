@@ -71,7 +71,7 @@ def test_nothing_is_overwritten(told, trained, tmp_path):
             "run 3 c has no checkpoint yet, so there are no weights to reproduce; rftui stop exp 3",
         ),
         (["exp", "4"], 1, "run 4 d has no checkpoint yet, so there are no weights to reproduce\n"),
-        (["exp", "5"], 1, "cannot eject run 5: it is deleted"),
+        (["exp", "5"], 1, "cannot eject run 5: deleted"),
         (["exp", "1", "-o", "missing/file.py"], 2, "there is no directory"),
         (["exp"], 2, "RUN"),
     ],

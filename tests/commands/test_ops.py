@@ -64,7 +64,7 @@ def scheduler(make):
 
     def answer(command):
         ok = command.run == 1
-        text = f"run {command.run} says yes" if ok else "it is done"
+        text = f"run {command.run} says yes" if ok else "already done"
         return Reply(command.id, ok, text, 3 if command.op == "clone" else None)
 
     made = Scheduler(make(Run(0, "a", state="running"), Run(0, "b", state="done")), answer)
@@ -74,10 +74,10 @@ def scheduler(make):
 
 def test_ops_reach_the_scheduler_and_its_answers_are_printed(told, scheduler):
     assert told("stop", "exp", "a") == (0, "run 1 says yes\n", "")
-    assert told("resume", "exp", "1", "2") == (1, "run 1 says yes\n", "rftui: it is done\n")
+    assert told("resume", "exp", "1", "2") == (1, "run 1 says yes\n", "rftui: already done\n")
     code, out, _ = told("delete", "exp", "2", "1", "--yes", "--json")
     assert code == 1 and [json.loads(line) for line in out.splitlines()] == [
-        {"ok": False, "text": "it is done", "run": 2},
+        {"ok": False, "text": "already done", "run": 2},
         {"ok": True, "text": "run 1 says yes", "run": 1},
     ]
     assert [(command.op, command.run, command.by) for command in scheduler] == [
@@ -146,8 +146,8 @@ def test_ops_that_cannot_be_start_no_scheduler(told, make, monkeypatch):
     monkeypatch.setattr(launching, "spawn", pytest.fail)
     code, _, err = told("stop", "exp", "1", "2")
     assert code == 1 and err.splitlines() == [
-        "rftui: run 1 a: stop is refused, it is done",
-        "rftui: run 2 b: stop is refused, it is already stopped; resume lets it go on",
+        "rftui: Can't stop run 1 a: already done",
+        "rftui: Can't stop run 2 b: already stopped; resume continues it",
     ]
 
 
@@ -201,7 +201,7 @@ def test_no_scheduler_is_started_for_what_the_one_before_has_made_impossible(tol
 
     monkeypatch.setattr(launching, "spawn", pytest.fail)
     old = Scheduler(made, finish)
-    assert told("stop", "exp", "1") == (1, "", "rftui: run 1 a: stop is refused, it is done\n")
+    assert told("stop", "exp", "1") == (1, "", "rftui: Can't stop run 1 a: already done\n")
     old.end()
 
 

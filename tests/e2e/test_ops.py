@@ -89,7 +89,7 @@ def test_a_deleted_run_goes_with_its_files(ops):
     assert "--yes" in ops.call("delete", "tiny", clone, code=2)
     assert f"run {clone} is deleted" in ops.call("delete", "tiny", clone, "--yes")
     assert ops.show(clone)["state"] == "deleted"
-    assert "it is deleted" in ops.call("resume", "tiny", clone, code=1)
+    assert "deleted" in ops.call("resume", "tiny", clone, code=1)
     ops.until(lambda: not folder.exists())
 
 

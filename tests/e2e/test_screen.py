@@ -21,7 +21,7 @@ def test_keys_at_80x24_on_a_real_training(program):
     terminal.until("stopped")
     stopped = program.until(lambda: (run := program.show(1))["state"] == "stopped" and run)
     terminal.child.send("s")
-    terminal.until("stop is refused, it is already stopped")
+    terminal.until("already stopped; resume")
     terminal.child.send("r")
     program.until(lambda: program.show(1)["step"] > stopped["step"])
     terminal.child.send("c")

@@ -46,8 +46,15 @@ def holder(watch, run):
     return next((device.pid for device in watch.devices.values() if device.run == run), 0)
 
 
+def inside_a_logging_window(watch, case, epoch):
+    """The pid of the worker that trains the case's run, past that epoch and between two logs."""
+    run = of(case)
+    watch.until(lambda watch: watch.runs[run].epoch > epoch and watch.runs[run].step % 2 and holder(watch, run))
+    return holder(watch, run)
+
+
 @pytest.mark.slow
-def test_stopped_resumed_moved_and_a_worker_killed_in_each_epoch(tmp_path, references):
+def test_stopped_resumed_moved_and_with_every_process_killed_in_each_epoch(tmp_path, references):
     rftui = Rftui(tmp_path / "home", ALL)
     watch = Watch(rftui)
     for case in (SFT[0], DPO[2], GRPO[2]):  # in the middle of a chunk, and of a generation's steps
@@ -57,34 +64,24 @@ def test_stopped_resumed_moved_and_a_worker_killed_in_each_epoch(tmp_path, refer
     for case in (SFT[0], DPO[2], GRPO[2]):
         watch.until(lambda watch: watch.runs[of(case)].state == STOPPED)  # noqa: B023
         watch.ask("resume", of(case))
-    # Inside a window between two logs, in the first and in the second epoch.
-    for case, epoch in ((SFT[1], 0.4), (GRPO[1], 1.2)):
-        run = of(case)
-        watch.until(lambda w: w.runs[run].epoch > epoch and w.runs[run].step % 2 and holder(w, run))  # noqa: B023
-        kill(holder(watch, run))
-    store = rftui.wait()
-    same(store, references)
-    devices = {run.id: {turn["device"] for turn in store.turns() if turn["run"] == run.id} for run in store.runs()}
-    assert any(len(held) > 1 for held in devices.values()), "no run was moved"
-    ejected = Ejected(rftui.experiment, tmp_path / "ejected")
-    assert ejected.differing([store.run(of(case)) for case in (SFT[2], SFT[3], DPO[3], GRPO[2])]) == []
-
-
-@pytest.mark.slow
-def test_the_scheduler_and_all_killed_in_each_epoch_and_at_its_end(tmp_path, references):
-    rftui = Rftui(tmp_path / "home", ALL)
-    watch = Watch(rftui)
+    kill(inside_a_logging_window(watch, SFT[1], 0.4))
     watch.until(lambda watch: watch.runs[of(GRPO[0])].epoch > 0.4)
     kill(watch.pid)
     rftui.reopen()
     watch = Watch(rftui)
     watch.until(lambda watch: any(run.epoch == 1 and holder(watch, run.id) for run in watch.runs.values()))
     workers = [device.pid for device in watch.devices.values() if device.pid]
-    for pid in [watch.pid, *workers]:
+    for pid in [watch.pid, *workers]:  # everything, at the end of an epoch
         kill(pid)
     rftui.reopen()
     watch = Watch(rftui)
+    kill(inside_a_logging_window(watch, GRPO[1], 1.2))
     watch.until(lambda watch: any(run.epoch > 1.3 and run.algo == "GRPO" for run in watch.runs.values()))
     kill(watch.pid)
     rftui.reopen()
-    same(rftui.wait(), references)
+    store = rftui.wait()
+    same(store, references)
+    devices = {run.id: {turn["device"] for turn in store.turns() if turn["run"] == run.id} for run in store.runs()}
+    assert any(len(held) > 1 for held in devices.values()), "no run was moved"
+    ejected = Ejected(rftui.experiment, tmp_path / "ejected")
+    assert ejected.differing([store.run(of(case)) for case in (SFT[2], SFT[3], DPO[3], GRPO[2])]) == []

@@ -30,7 +30,7 @@ def test_ops_answer_in_the_words_of_the_keys(connected, world):
     exp.wait(lambda runs: runs[0].state == RUNNING)
     assert exp.run("r2").id == 2 and exp.state == "running"
     assert exp.stop(1, "r3") == ["run 1 stops at its next step", "run 3 stops at its next step"]
-    with pytest.raises(UserError, match=r"^run 3 r3: stop is refused, it is already stopping"):
+    with pytest.raises(UserError, match=r"^Can't stop run 3 r3: already stopping"):
         exp.stop("r3")
     world.came("cpu")
     hold.go.set()
@@ -46,7 +46,7 @@ def test_of_several_runs_all_are_asked_and_the_refusals_raised(connected):
     exp, _ = connected
     with pytest.raises(UserError) as fault:
         exp.stop(2, 2, 3)
-    assert fault.value.lines == ("run 2 r2: stop is refused, it is already stopping",)
+    assert fault.value.lines == ("Can't stop run 2 r2: already stopping",)
     assert [run.state for run in exp.runs[1:]] == [STOPPING, STOPPING]
 
 

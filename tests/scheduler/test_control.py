@@ -50,7 +50,7 @@ def test_a_second_press_is_refused_and_changes_nothing(begun, world):
     seen, hold = begun
     assert seen.ask("stop", 1).ok
     again = seen.ask("stop", 1)
-    assert not again.ok and again.text == "run 1 r1: stop is refused, it is already stopping"
+    assert not again.ok and again.text == "Can't stop run 1 r1: already stopping"
     world.came("cpu")
     hold.go.set()
     seen.state(1, STOPPED)
@@ -234,7 +234,7 @@ def test_a_deleted_run_is_freed_at_its_next_step_and_its_files_go_at_the_end(beg
     assert seen.runs[1].state == DELETED and world.asked.count(messages.Halt(1)) == 1
     assert checkpoint_marker(experiment.run(1).checkpoints / "step-1") and (1, 2) not in world.trained
     for op in ("stop", "resume", "clone", "delete"):
-        assert seen.ask(op, 1, {RATE: 1.0}).text.endswith("it is deleted; undo brings it back")
+        assert seen.ask(op, 1, {RATE: 1.0}).text.endswith("deleted; undo restores it")
     seen.finish()
     assert play.plays[0].end() == 0 and not experiment.run(1).path.exists()
 

@@ -284,7 +284,7 @@ def test_a_parent_that_is_deleted_in_the_same_instant_is_pinned_first(rigged):
 
 def test_a_deleted_parent_is_not_cloned(rigged):
     rigged.ask("delete", 1)
-    assert rigged.ask("clone", 1, {RATE: 1e-5}, warm=True).text.endswith("it is deleted; undo brings it back")
+    assert rigged.ask("clone", 1, {RATE: 1e-5}, warm=True).text.endswith("deleted; undo restores it")
 
 
 def test_a_parent_that_finishes_before_it_is_pinned_is_pinned_at_its_end(rigged):

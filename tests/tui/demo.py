@@ -68,7 +68,7 @@ class Imagined(FakeViewer):
                 return self.give(Reply(command.id, True, text))
             assert run
             if reason := why_not(run, command.op):
-                text = f"run {run.id} {run.name}: {command.op} is refused, {reason}"
+                text = f"Can't {command.op} run {run.id} {run.name}: {reason}"
                 return self.give(Reply(command.id, False, text))
             if command.op == "clone":
                 return self._clone(command, run)

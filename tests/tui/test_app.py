@@ -158,7 +158,7 @@ async def test_a_refused_reply_takes_the_optimism_back(show):
     async with show() as shown:
         await shown.press("s")
         assert "stopping" in shown.row(1)
-        shown.viewer.reply(False, "run 1: stop is refused, [/b it has ended")
+        shown.viewer.reply(False, "Can't stop run 1: [/b it has ended")
         await shown.until(lambda: "[/b it has ended" in shown.message())
         assert "run" in shown.row(1) and "stopping" not in shown.row(1)
 
@@ -167,7 +167,7 @@ async def test_a_double_press_is_harmless(show):
     async with show() as shown:
         await shown.press("s", "s")
         assert shown.asked() == [("stop", 1)]
-        assert "stop is refused, it is already stopping" in shown.message()
+        assert "Can't stop run 1" in shown.message() and "already stopping" in shown.message()
         await shown.press("d", "d")
         assert len(shown.app.screen_stack) == 2
         await shown.press("escape")
@@ -187,20 +187,20 @@ async def test_resume(show):
 @pytest.mark.parametrize(
     ("run", "key", "reason"),
     [
-        (1, "r", "resume is refused, it is already running"),
-        (2, "r", "resume is refused, it is already running and waits for its next turn"),
-        (3, "s", "stop is refused, it is already stopped; resume lets it go on"),
-        (4, "s", "stop is refused, it is done"),
-        (4, "r", "resume is refused, it is done; clone it with more epochs instead"),
-        (5, "s", "stop is refused, it has failed"),
-        (5, "r", "resume is refused, it has failed; clone it with another value instead"),
-        (6, "r", "resume is refused, it has not started yet"),
+        (1, "r", "already running"),
+        (2, "r", "already running; waiting for its next turn"),
+        (3, "s", "already stopped; resume continues it"),
+        (4, "s", "already done"),
+        (4, "r", "already done; clone it with more epochs instead"),
+        (5, "s", "it failed"),
+        (5, "r", "it failed; clone it with another value instead"),
+        (6, "r", "not started yet"),
     ],
 )
 async def test_a_key_that_cannot_be_is_refused_with_its_reason(show, run, key, reason):
     async with show(size=(120, 30)) as shown:
         await shown.press(*"j" * shown.app.board.shown.index(run), key)
-        assert reason in shown.message() and shown.message().startswith(f"✗ run {run} ")
+        assert reason in shown.message() and shown.message().startswith(f"✗ Can't {'stop' if key == 's' else 'resume'} run {run} ")
         assert shown.sent == []
 
 
@@ -211,7 +211,7 @@ async def test_marked_runs_are_acted_on_together(show):
         assert "4 marked" in shown.text()
         await shown.press("s")
         assert shown.asked() == [("stop", 1), ("stop", 7), ("stop", 2)]
-        assert "run 3" in shown.message() and "it is already stopped" in shown.message()
+        assert "run 3" in shown.message() and "already stopped" in shown.message()
         await shown.press("escape")
         assert not shown.app.board.marked and "marked" not in shown.text()
 
@@ -428,11 +428,11 @@ async def test_runs_that_were_deleted_together_come_back_together(show):
 async def test_an_undo_that_is_refused(show):
     async with show(snapshot([made(1), made(2, "deleted")])) as shown:
         await shown.press("u")
-        assert "undo is refused, its files are gone: the scheduler that deleted it has ended" in shown.message()
+        assert "its files are gone: the scheduler that deleted it has ended" in shown.message()
         await shown.give(Update(11, runs=[made(2, "deleted", before="done")]))
         await shown.press("u")
         assert "restoring" in shown.row(2)
-        shown.viewer.reply(False, "run 2: undo is refused, its files are gone")
+        shown.viewer.reply(False, "Can't undo run 2: its files are gone")
         await shown.until(lambda: "its files are gone" in shown.message())
         assert shown.app.board.shown == [1] and not shown.app.board.asked
 
@@ -485,7 +485,7 @@ async def test_the_help_says_why_a_key_is_refused(show):
     async with show(size=(120, 40)) as shown:
         await shown.press("question_mark")
         assert isinstance(shown.app.screen, HelpScreen)
-        assert "Resume a stopped run" in shown.text() and "not now: it is already running" in shown.text()
+        assert "Resume a stopped run" in shown.text() and "not now: already running" in shown.text()
         await shown.press("q")
         assert len(shown.app.screen_stack) == 1
 
