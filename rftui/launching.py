@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rftui.errors import FAILED, UserError
-from rftui.link import LinkLost, Viewer
+from rftui.link import LinkLost, Viewer, unreachable
 from rftui.paths import ExperimentDir
 
 _PATIENCE = 5.0
 """Seconds that a script gets to end by itself before it is killed."""
+
+_HIDDEN = 10.0
+"""Seconds after which a scheduler that serves, but not in this shell's sight, is told to be out of reach: it makes a
+socket that was removed anew in a second or so."""
 
 
 class Launch:
@@ -37,6 +41,7 @@ class Launch:
         self._rendezvous = rendezvous
         self._experiment = experiment
         self._viewer: Viewer | None = None
+        self._began = time.monotonic()
 
     @property
     def experiment(self) -> ExperimentDir | None:
@@ -69,6 +74,13 @@ class Launch:
         return self._viewer
 
     @property
+    def trouble(self) -> str:
+        """Why a scheduler that runs cannot be reached from here, and what to do; "" while it may still come."""
+        if self._process or self._experiment is None or time.monotonic() - self._began < _HIDDEN:
+            return ""
+        return unreachable(self._experiment)
+
+    @property
     def started(self) -> bool:
         """Whether the process was started for this viewer: it may be ended with it."""
         return self._process is not None
@@ -88,9 +100,9 @@ class Launch:
             pass  # it has ended by itself
 
     def tail(self, lines: int = 0) -> list[str]:
-        """The last lines of what the started process wrote; 0: all of them."""
+        """The last lines of what the started process wrote, or why the one that was found does not answer; 0: all."""
         if self.log is None or not self.log.exists():
-            return []
+            return [self.trouble] if self.trouble else []
         return self.log.read_text(errors="replace").splitlines()[-lines:]
 
     def wait(self, timeout: float = 60.0) -> Viewer:
@@ -103,8 +115,11 @@ class Launch:
                 return viewer
             if ended:
                 raise UserError(f"{self.title}: " + ("".join(self.tail(1)) or "its scheduler has ended"), code=FAILED)
+            if trouble := self.trouble:
+                raise UserError(trouble, code=FAILED)
             time.sleep(0.05)
-        raise UserError(f"{self.title}: its scheduler does not answer; see {self.log}", code=FAILED)
+        what = f"see {self.log}" if self.log else "it may be starting or ending; try again later"
+        raise UserError(f"{self.title}: its scheduler does not answer after {timeout:.0f} s; {what}", code=FAILED)
 
 
 def prepare(home: Path, devices: str | None) -> tuple[BinaryIO, Path, Path, dict[str, str]]:

@@ -11,7 +11,11 @@ import json
 import os
 import queue
 import secrets
+import socket
+import sys
 import threading
+import time
+import traceback
 from multiprocessing import AuthenticationError
 from multiprocessing.managers import BaseManager, RemoteError
 from typing import Any
@@ -19,7 +23,11 @@ from typing import Any
 from rftui.messages import Attach, Command, Leave, Report, Snapshot, Update
 from rftui.paths import ExperimentDir
 
-_LOST = (EOFError, ConnectionError, FileNotFoundError, AuthenticationError)
+_LOST = (EOFError, OSError, AuthenticationError)
+"""How a server that is gone, or that is another one by now, shows itself."""
+
+_SOCKET_BACK = 10.0
+"""Seconds that a worker tries to reach its scheduler: a socket that was removed is made again."""
 
 
 class LinkLost(Exception):
@@ -39,14 +47,41 @@ _Client.register("inbox")
 _Client.register("mailbox")
 
 
-def _connect(experiment: ExperimentDir) -> _Client:
+def _connect(experiment: ExperimentDir, key: str = "") -> _Client:
+    """Raises LinkLost where no scheduler serves, or not the one that has `key`."""
     try:
         found = json.loads(experiment.link.read_text())
-        client = _Client(address=found["address"], authkey=bytes.fromhex(found["key"]))
+        client = _Client(address=str(found["address"]), authkey=bytes.fromhex(key or found["key"]))
         client.connect()
         return client
-    except (*_LOST, ValueError, KeyError) as error:
+    except (*_LOST, ValueError, KeyError, TypeError) as error:
         raise LinkLost(f"no scheduler serves {experiment.name}") from error
+
+
+def unreachable(experiment: ExperimentDir) -> str:
+    """Why the scheduler that holds an experiment cannot be reached from here, and what to do; "" where it can be, or
+    where none says that it serves: it is still starting, or is ending."""
+    try:
+        found = json.loads(experiment.link.read_text())
+        address, pid, host = str(found["address"]), int(found["pid"]), str(found.get("host", ""))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot read {experiment.link}: {error.strerror}; use the account that started {experiment.name}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{experiment.link} is not what a scheduler wrote; end the scheduler, and open {experiment.name} again"
+    if host and host != socket.gethostname():
+        return f"{experiment.name} is trained on {host}, in process {pid}: run this command there"
+    with socket.socket(socket.AF_UNIX) as knock:
+        try:
+            knock.connect(address)
+            return ""
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+    return (
+        f"process {pid} trains {experiment.name}, but its socket {address} cannot be reached from this shell ({why}): "
+        f"run this command in the session or container that started it, or end it with kill {pid}"
+    )
 
 
 def _taken(mailbox: Any, timeout: float | None) -> tuple[list[Any], bool]:
@@ -58,32 +93,35 @@ def _taken(mailbox: Any, timeout: float | None) -> tuple[list[Any], bool]:
 
 
 class WorkerLink:
-    """A worker's end: tasks come by `tasks`, reports leave by a thread of their own, so that no trainer waits."""
+    """A worker's end: tasks come by `tasks`, reports leave by a thread of their own, so that no trainer waits.
+
+    Each direction has a thread and one connection for its whole life: a connection outlasts the removal of the socket
+    through which it was made.
+    """
 
     def __init__(self, experiment: ExperimentDir, worker: str, incarnation: int) -> None:
-        client: Any = _connect(experiment)
         self.lost = threading.Event()
+        client: Any = _patiently(experiment)
         try:
-            self._tasks = client.mailbox("worker", worker, incarnation)
+            mailbox, self._inbox = client.mailbox("worker", worker, incarnation), client.inbox()
         except RemoteError as error:
             raise LinkLost(f"worker {worker} #{incarnation} was replaced") from error
-        self._inbox = client.inbox()
+        except _LOST as error:
+            raise LinkLost("the scheduler is gone") from error
         self._sender_name = (worker, incarnation)
         self._reports: queue.Queue[Any] = queue.Queue()
+        self._asked: queue.Queue[Any] = queue.Queue()
         self._sender = threading.Thread(target=self._send, name="reports", daemon=True)
         self._sender.start()
+        threading.Thread(target=self._receive, args=(mailbox,), name="tasks", daemon=True).start()
 
     def tasks(self) -> list[Any]:
         """What the scheduler asks, in order; blocks until there is something. Raises LinkLost."""
-        try:
-            messages, _ = _taken(self._tasks, None)
-        except _LOST as error:
-            self.lost.set()
-            raise LinkLost("the scheduler is gone") from error
-        if None in messages:
-            self.lost.set()
-            raise LinkLost("this worker was replaced")
-        return messages
+        messages = self._asked.get()
+        if isinstance(messages, str):
+            self._asked.put(messages)  # for whoever else asks
+            raise LinkLost(messages)
+        return list(messages)
 
     def report(self, message: Any) -> None:
         """Tell the scheduler; never blocks, never raises."""
@@ -94,20 +132,60 @@ class WorkerLink:
         self._reports.put(None)
         self._sender.join(timeout)
 
+    def _receive(self, mailbox: Any) -> None:
+        """Hand on what is asked, and at last, as a text, why nothing more is."""
+        end = ""
+        while not end:
+            try:
+                messages, _ = _taken(mailbox, None)
+                if None in messages:
+                    messages, end = [], "this worker was replaced"
+            except _LOST:
+                messages, end = [], "the scheduler is gone"
+            except Exception:
+                traceback.print_exc()
+                messages, end = [], "a task could not be read"
+            if messages:
+                self._asked.put(messages)
+        self.lost.set()
+        self._asked.put(end)
+
     def _send(self) -> None:
+        """Until the end. Where a report cannot be sent the link is lost, and the worker ends: a scheduler that is not
+        told of the end of a turn would wait for it for ever."""
+        messages: list[Any] = []  # sent as well: it makes the connection while the socket is there
         ended = False
-        while not ended:
+        while True:
+            try:
+                self._inbox.put(Report(*self._sender_name, messages))
+            except _LOST:
+                self.lost.set()
+                return
+            except Exception:
+                traceback.print_exc()  # into the worker's log, whose last line the scheduler tells
+                sys.stderr.flush()
+                self.lost.set()
+                return
+            if ended:
+                return
             messages = [self._reports.get()]
             while not self._reports.empty():
                 messages.append(self._reports.get())
             if None in messages:
                 ended = True
                 messages.remove(None)
-            try:
-                self._inbox.put(Report(*self._sender_name, messages))
-            except _LOST:
-                self.lost.set()
-                return
+
+
+def _patiently(experiment: ExperimentDir) -> _Client:
+    """Connect, once the socket is there. Raises LinkLost."""
+    until = time.monotonic() + _SOCKET_BACK
+    while True:
+        try:
+            return _connect(experiment)
+        except LinkLost:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 class Viewer:
@@ -115,9 +193,13 @@ class Viewer:
 
     def __init__(self, experiment: ExperimentDir) -> None:
         client: Any = _connect(experiment)
+        self._experiment, self._key = experiment, bytes(client._authkey).hex()
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._events = client.mailbox("viewer", self.name, 0)
-        self._inbox = client.inbox()
+        try:
+            self._events = client.mailbox("viewer", self.name, 0)
+            self._inbox = client.inbox()
+        except (*_LOST, RemoteError) as error:  # it was just ending
+            raise LinkLost(f"no scheduler serves {experiment.name}") from error
         self.answered = False  # whether a first snapshot has come
         self._fresh = False
         self._ended = False
@@ -133,7 +215,7 @@ class Viewer:
             raise LinkLost("the scheduler has ended")
         try:
             messages, dropped = _taken(self._events, timeout)
-        except _LOST as error:
+        except (*_LOST, RemoteError) as error:
             raise LinkLost("the scheduler has ended") from error
         if dropped:
             self._fresh = False
@@ -177,5 +259,9 @@ class Viewer:
     def _put(self, message: Any) -> None:
         try:
             self._inbox.put(message)
-        except _LOST as error:
-            raise LinkLost("the scheduler has ended") from error
+        except _LOST:
+            try:  # each thread connects anew, and the socket may have moved
+                self._inbox = _connect(self._experiment, self._key).inbox()  # type: ignore[attr-defined]
+                self._inbox.put(message)
+            except _LOST as error:
+                raise LinkLost("the scheduler has ended") from error

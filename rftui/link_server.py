@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import secrets
 import shutil
 import socket
 import tempfile
 import threading
 import time
+from multiprocessing.connection import Connection, wait
 from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any
 
+from rftui.errors import FAILED, UserError
 from rftui.link import LinkLost, numbered
-from rftui.paths import ExperimentDir, write_private
+from rftui.paths import ExperimentDir, owned_by_us, write_private
 
 _BACKLOG = 5000
 """Messages a viewer may lag behind before its queue is dropped and it gets a fresh snapshot instead."""
+
+_LOOK = 1.0
+"""Seconds between two looks whether the socket is still where it was made."""
 
 _LAST_WORDS = 2.0
 """Seconds that a server that closes gives its viewers to take what was still sent to them."""
@@ -77,17 +83,19 @@ class Server:
         self._viewers: dict[str, _Mailbox] = {}
         self._workers: dict[str, tuple[int, _Mailbox]] = {}
         _sweep(experiment)
-        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=_runtime_dir()))
-        key = secrets.token_bytes(32)
+        self._folder = _socket_folder()
+        self._key = secrets.token_bytes(32)
         manager: Any = type("_Manager", (BaseManager,), {})
         manager.register("inbox", callable=lambda: self.inbox, exposed=("put",))
         manager.register("mailbox", callable=self._mailbox, exposed=("take",))
-        self._server = manager(address=str(self._folder / "s"), authkey=key).get_server()
+        self._server = manager(address=self._address, authkey=self._key).get_server()
+        self._server.listener.close()  # it cannot be made anew, nor waited for together with an end
         # `serve_forever` would also put sys.stdout back to the process's own and raise SystemExit when it ends.
         self._server.stop_event = threading.Event()
+        self._listen()
+        self._wake, self._woken = socket.socketpair()  # closing a socket does not wake who waits to accept from it
         self._accepting = threading.Thread(target=self._accept, name="link", daemon=True)
         self._accepting.start()
-        write_private(experiment.link, {"address": self._server.address, "key": key.hex(), "pid": os.getpid()})
         if rendezvous:
             write_private(rendezvous, {"experiment": str(experiment.path)})
 
@@ -138,6 +146,8 @@ class Server:
         for viewer in list(self._viewers):
             try:
                 os.kill(int(viewer.split("-")[0]), 0)
+            except PermissionError:
+                pass  # it lives, and is another user's
             except ProcessLookupError:
                 self._viewers.pop(viewer).close()
 
@@ -151,28 +161,70 @@ class Server:
         for mailbox in viewers:
             mailbox.ended.wait(max(0.0, until - time.monotonic()))
         self._server.stop_event.set()
-        try:
-            with socket.socket(socket.AF_UNIX) as knock:  # closing a socket does not wake who waits to accept from it
-                knock.connect(self._server.address)
-        except OSError:
-            pass  # closed already
+        self._wake.close()
         self._accepting.join()
-        self._server.listener.close()
+        self._socket.close()
+        self._woken.close()
         self._experiment.link.unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @property
+    def _address(self) -> str:
+        return str(self._folder / "s")
+
     def _accept(self) -> None:
-        """Serve each client in a thread. The manager's own loop would spin for ever on a listener that is closed."""
+        """Serve each client in a thread, and have the socket stand where clients look for it. The manager's own loop
+        would spin for ever on a listener that is closed."""
         while not self._server.stop_event.is_set():
             try:
-                client = self._server.listener.accept()
-            except OSError:
-                continue
-            if not self._server.stop_event.is_set():
-                threading.Thread(target=self._server.handle_request, args=(client,), daemon=True).start()
+                if not self._stands():
+                    self._listen_again()
+                if self._socket in wait([self._socket, self._woken], _LOOK):
+                    client = Connection(self._socket.accept()[0].detach())
+                    threading.Thread(target=self._server.handle_request, args=(client,), daemon=True).start()
+            except (OSError, UserError):  # no file, or no place, for it just now
+                self._server.stop_event.wait(_LOOK)
+
+    def _listen(self) -> None:
+        """Make the socket in its folder, and say where it is to whoever may read the experiment."""
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.bind(self._address)
+            made.listen(128)
+            inode = os.stat(self._address).st_ino
+            where = {"address": self._address, "key": self._key.hex(), "pid": os.getpid()}
+            write_private(self._experiment.link, where | {"host": socket.gethostname()})
+        except OSError:
+            made.close()
+            raise
+        self._socket, self._inode = made, inode
+
+    def _stands(self) -> bool:
+        """Whether the socket is still at its place: a cleaner of /tmp, or the end of a login, may have removed it."""
+        try:
+            return os.stat(self._address).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _listen_again(self) -> None:
+        """Make the socket anew: at its old place, which clients know already, else at another. Who is connected stays
+        so."""
+        old = self._socket
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if not owned_by_us(self._folder):
+                raise PermissionError
+            Path(self._address).unlink(missing_ok=True)
+            self._listen()
+        except OSError:
+            self._folder = _socket_folder()
+            self._listen()
+        old.close()
 
     def _mailbox(self, kind: str, name: str, incarnation: int) -> _Mailbox:
         if kind == "viewer":
+            if not re.fullmatch(r"[1-9]\d{0,8}-\w+", name):
+                raise LinkLost(f"{name!r} is no viewer: its name begins with its process number")
             return self._viewers.setdefault(name, _Mailbox(_BACKLOG))
         present, mailbox = self._workers.get(name, (0, None))
         if present != incarnation or mailbox is None:
@@ -188,7 +240,7 @@ def _sweep(experiment: ExperimentDir) -> None:
     """Remove the socket's folder of a scheduler of this experiment that was killed."""
     try:
         address = str(json.loads(experiment.link.read_text())["address"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return
     with socket.socket(socket.AF_UNIX) as knock:
         try:
@@ -197,11 +249,29 @@ def _sweep(experiment: ExperimentDir) -> None:
             folder = Path(address).parent
             if folder.name.startswith(_FOLDER):
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
+        except (OSError, ValueError):
             pass
 
 
-def _runtime_dir() -> str:
+def _socket_folder() -> Path:
+    """A new private folder for a socket. Raises UserError."""
+    place = socket_place()
+    try:
+        return Path(tempfile.mkdtemp(prefix=_FOLDER, dir=place))
+    except OSError as error:
+        raise UserError(
+            f"cannot make a socket in {place}: {error.strerror}; set TMPDIR to a short path of a local disk",
+            code=FAILED,
+        ) from error
+
+
+def socket_place() -> str:
     """A short local directory: a Unix socket's path ends at 107 bytes, and network file systems refuse sockets."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return runtime if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK) else "/tmp"
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", os.environ.get("TMPDIR", "")]
+    fit = [place for place in places if place.startswith("/") and short_enough(place) and os.access(place, os.W_OK)]
+    return fit[0] if fit else "/tmp"
+
+
+def short_enough(folder: str) -> bool:
+    """Whether sockets can be made in `folder`, or in one that torch or multiprocessing make in it."""
+    return len(os.fsencode(folder)) < 60

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import re
 import shlex
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,10 +90,16 @@ class ExperimentDir:
         Raises UserError where files cannot be locked there.
         """
         file = self._locked("lock", fcntl.LOCK_EX)
-        if file:
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        while file is None:
+            probe = self._locked("lock", fcntl.LOCK_SH)
+            if probe is None:
+                return None
+            probe.close()  # nobody holds it alone: others only looked, as `alive` does
+            time.sleep(random.uniform(0.0, 0.01))
+            file = self._locked("lock", fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         return file
 
     def lock_worker(self) -> IO[str]:

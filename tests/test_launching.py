@@ -1,5 +1,6 @@
 """What is started or found running, until it serves or has ended."""
 
+import json
 import signal
 import time
 
@@ -29,6 +30,21 @@ def test_what_was_attached_to_ends_with_its_scheduler(tmp_path):
     assert launch.exit_status == FAILED
     with pytest.raises(UserError, match="its scheduler has ended"):
         launching.attach(experiment).wait(60)
+
+
+def test_a_scheduler_whose_socket_is_hidden_is_told_in_one_line(tmp_path, monkeypatch):
+    """As from a shell with another /tmp."""
+    monkeypatch.setattr(launching, "_HIDDEN", 0.0)
+    experiment = create(tmp_path, "e")
+    with experiment.lock():
+        server = Server(experiment)
+        found = json.loads(experiment.link.read_text())
+        experiment.link.write_text(json.dumps(found | {"address": "/nowhere/s"}))
+        launch = launching.attach(experiment)
+        with pytest.raises(UserError, match="its socket /nowhere/s cannot be reached from this shell"):
+            launch.wait(60)
+        assert launch.tail(1) == [launch.trouble]
+        server.close()
 
 
 TREE = """

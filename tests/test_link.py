@@ -2,19 +2,23 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import weakref
+from multiprocessing.managers import RemoteError
 from pathlib import Path
 
 import pytest
 
-from rftui import link_server
-from rftui.link import LinkLost, Viewer, WorkerLink
+from rftui import link, link_server
+from rftui.link import LinkLost, Viewer, WorkerLink, unreachable
 from rftui.link_server import Server
-from rftui.messages import Attach, ExperimentInfo, Quit, Ready, Reply, Snapshot, Stepped, Stop, Update
+from rftui.messages import Attach, ExperimentInfo, Quit, Ready, Reply, Report, Snapshot, Stepped, Stop, Update
 from rftui.paths import ExperimentDir, create
 
 
@@ -197,4 +201,131 @@ def test_a_closed_server_leaves_no_thread_that_accepts(server):
     Viewer(server._experiment)
     server.close()
     assert not server._accepting.is_alive()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    ["", "[]", "null", '"s"', "{}", '{"address": 5, "key": "00"}', '{"address": "a\\u0000b", "key": "0"}', "\xff"],
+)
+def test_a_link_file_that_is_junk_means_that_nothing_serves(tmp_path, junk):
+    experiment = create(tmp_path, "e")
+    experiment.link.write_bytes(junk.encode("latin-1"))
+    with pytest.raises(LinkLost, match="no scheduler serves e"):
+        Viewer(experiment)
+    Server(experiment).close()
+
+
+def test_a_viewer_of_another_user_lives(server, monkeypatch):
+    viewer = Viewer(server._experiment)
+
+    def not_ours(pid, signal):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", not_ours)
+    server.forget_dead_viewers()
+    assert server.viewers == 1, viewer.name
+
+
+@pytest.mark.parametrize("name", ["nobody", "0-a", "-5-a", "99999999999-a"])
+def test_a_viewer_whose_name_tells_no_process_is_refused(server, name):
+    client = link._connect(server._experiment)
+    with pytest.raises(RemoteError, match="is no viewer"):
+        client.mailbox("viewer", name, 0)
+    server.forget_dead_viewers()
+
+
+def test_a_report_that_cannot_be_sent_ends_the_worker(server, capsys):
+    """Else the scheduler would wait for it for ever."""
+    server.open_worker("w0", 1)
+    worker = WorkerLink(server._experiment, "w0", 1)
+    worker.report(lambda: None)
+    assert worker.lost.wait(10)
+    assert "pickle" in capsys.readouterr().err
+
+
+def remade(server, before):
+    """Once the server has made its socket anew."""
+    until = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < until
+        try:
+            now = os.stat(json.loads(server._experiment.link.read_text())["address"])
+        except (OSError, ValueError):
+            continue
+        if now.st_ino != before.st_ino or now.st_ctime_ns != before.st_ctime_ns:
+            return Viewer(server._experiment)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(link_server, "_LOOK", 0.01)
+
+
+@pytest.mark.parametrize("lost", ["folder", "socket", "parent"])
+def test_a_socket_that_is_removed_is_made_again_and_work_goes_on(tmp_path, monkeypatch, quick, lost):
+    run = Path(tempfile.mkdtemp(dir="/tmp"))  # short
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
+    monkeypatch.setattr(link_server, "_LAST_WORDS", 0.0)
+    server = Server(create(tmp_path, "e"))
+    server.open_worker("w0", 1)
+    worker = WorkerLink(server._experiment, "w0", 1)
+    old = Viewer(server._experiment)
+    while not isinstance(server.inbox.get(timeout=10), Report):
+        pass  # both ends of the worker are connected
+    address = Path(json.loads(server._experiment.link.read_text())["address"])
+    before = address.stat()
+    if lost == "socket":
+        address.unlink()
+    else:
+        shutil.rmtree({"folder": address.parent, "parent": run}[lost])
+    new = remade(server, before)
+    for viewer in (old, new):
+        told = threading.Thread(target=viewer.send, args=[Stop(1)])  # a thread connects anew
+        told.start()
+        told.join()
+    worker.report(Ready(1))
+    got = []
+    while len(got) < 3:
+        message = server.inbox.get(timeout=10)
+        got += ["stop"] if isinstance(message, Stop) else getattr(message, "messages", [])
+    assert sorted(got, key=str) == [Ready(1), "stop", "stop"]
+    server.task("w0", Quit())
+    assert worker.tasks() == [Quit()]
+    server.close()
+    shutil.rmtree(run, ignore_errors=True)
+    assert not Path(server._address).exists() and not server._experiment.link.exists()
+
+
+def test_a_server_whose_socket_is_gone_can_be_closed(server):
+    shutil.rmtree(folder(server._experiment))
+    closing = threading.Thread(target=server.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+
+
+def test_a_scheduler_that_cannot_be_seen_from_here_is_told(server):
+    experiment = server._experiment
+    assert unreachable(experiment) == ""
+    found = json.loads(experiment.link.read_text())
+    experiment.link.write_text(json.dumps(found | {"address": "/nowhere/s"}))
+    assert re.fullmatch(
+        rf"process {os.getpid()} trains e, but its socket /nowhere/s cannot be reached from this shell "
+        rf"\(No such file or directory\): .* or end it with kill {os.getpid()}",
+        unreachable(experiment),
+    )
+    experiment.link.write_text(json.dumps(found | {"host": "other"}))
+    assert unreachable(experiment) == f"e is trained on other, in process {os.getpid()}: run this command there"
+    experiment.link.unlink()
+    assert unreachable(experiment) == "", "it is starting or ending"
+
+
+def test_a_long_directory_for_temporary_files_is_not_used_for_the_socket(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    monkeypatch.setenv("TMPDIR", str(long))
+    server = Server(create(tmp_path, "e"))
+    assert len(server._address) < 60
     server.close()

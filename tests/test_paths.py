@@ -4,6 +4,7 @@ import fcntl
 import shlex
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -97,3 +98,14 @@ def test_the_command_that_opens_an_experiment_is_complete(tmp_path, monkeypatch)
     assert shlex.split(how_to_open(experiment)) == ["rftui", "open", "it's mine"]
     monkeypatch.delenv("RFTUI_HOME")
     assert shlex.split(how_to_open(experiment)) == ["rftui", "open", "it's mine", "--home", str(tmp_path / "a home")]
+
+
+def test_a_look_at_an_experiment_refuses_no_one_who_opens_it_just_then(experiment):
+    """`alive` holds the lock for a moment, shared."""
+    looking = open(experiment.path / "lock", "w")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    timer = threading.Timer(0.05, looking.close)
+    timer.start()
+    with experiment.lock() as held:
+        assert held and experiment.alive()
+    timer.join()
