@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
+import pickle
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -53,6 +55,72 @@ def _users(module: ModuleType) -> bool:
     )
 
 
+class Pickler(cloudpickle.Pickler):
+    """Also takes functions that keep their results (`functools.cache`), with nothing kept yet."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, functools._lru_cache_wrapper) and not _importable(value):
+            return _cached, (value.__wrapped__, value.cache_parameters())
+        return super().reducer_override(value)
+
+
+def _importable(value: Any) -> bool:
+    """Whether another process finds it under its module's name, so that it need not be taken by value."""
+    by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    if any(value.__module__ == name or value.__module__.startswith(f"{name}.") for name in by_value):
+        return False
+    found: Any = sys.modules.get(value.__module__)
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def dumps(value: Any, limit: int | None = None) -> bytes:
+    """`value` pickled. Raises OverflowError where that takes more than `limit` bytes, and what user code raises."""
+    file = _Scale(limit, io.BytesIO())
+    Pickler(file).dump(value)
+    assert file.kept
+    return file.kept.getvalue()
+
+
+class Unpickler(pickle.Unpickler):
+    """Makes everything anew that was pickled by value, as a new process would: also classes, which cloudpickle would
+    find again from an earlier time, with what they keep.
+
+    `known` are classes that stay what they are, by cloudpickle's id; those that are made are put into `made`.
+    """
+
+    def __init__(self, content: bytes, known: dict[str, Any] | None = None) -> None:
+        super().__init__(io.BytesIO(content))
+        self.made: dict[str, Any] = {}
+        self._known = known or {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if module == cloudpickle.Pickler.__module__:
+            if name == "_class_setstate":
+                return self._class_state(found)
+            if name.startswith("_make_") and "class_tracker_id" in (told := inspect.signature(found).parameters):
+                return self._class(found, list(told).index("class_tracker_id"))
+        return found
+
+    def _class(self, make: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def fresh(*given: Any) -> Any:
+            number = given[place]
+            if number not in self._known:
+                self.made[number] = make(*given[:place], None, *given[place + 1 :])
+            return self._known.get(number) or self.made[number]
+
+        return fresh
+
+    def _class_state(self, fill: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda made, state: made if made in self._known.values() else fill(made, state)
+
+
 def trouble(name: str, value: Any) -> str | None:
     """Why `value`, called `name` in the config, cannot travel to a worker, naming the culprit; None where it can."""
     size, error = _weigh(value)
@@ -68,15 +136,20 @@ def trouble(name: str, value: Any) -> str | None:
 
 
 class _Scale:
-    """A file that only counts, and refuses to go on past the limit."""
+    """A file that counts, and refuses to go on past the limit."""
 
-    size = 0
+    def __init__(self, limit: int | None = LIMIT, kept: io.BytesIO | None = None) -> None:
+        self.size = 0
+        self.kept = kept
+        self._limit = limit
 
     def write(self, data: Any) -> int:
         count = memoryview(data).nbytes
         self.size += count
-        if self.size > LIMIT:
-            raise OverflowError
+        if self._limit is not None and self.size > self._limit:
+            raise OverflowError(f"it takes more than {self._limit // 1_000_000} MB")
+        if self.kept:
+            self.kept.write(data)
         return count
 
 
@@ -84,7 +157,7 @@ def _weigh(value: Any) -> tuple[int, str | None]:
     """Bytes that `value` pickles to (counted to just past the limit), and why it does not pickle at all."""
     scale = _Scale()
     try:
-        cloudpickle.Pickler(scale).dump(value)
+        Pickler(scale).dump(value)
     except OverflowError:
         return LIMIT + 1, None
     except Exception as error:
