@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,14 +43,13 @@ class TrainerBuilder:
         self._experiment = experiment
         self._bases = bases
         self._device = device
-        self._specs: dict[int, Spec] = {}
 
     def spec(self, fit: int) -> Spec:
-        """What one `run_fit` was given. Raises UserError."""
-        if fit not in self._specs:
-            self._specs[fit] = Spec.load(self._experiment.spec(fit))
-            os.chdir(self._specs[fit].cwd)  # relative paths in configs and in the user's functions
-        return self._specs[fit]
+        """What one `run_fit` was given, made anew: nothing of it was seen or changed by another run. Raises
+        UserError."""
+        spec = Spec.load(self._experiment.spec(fit))
+        os.chdir(spec.cwd)  # relative paths in configs and in the user's functions
+        return spec
 
     def build(self, run: Run) -> Built:
         """The run's trainer. Called by the thread that holds the floor. Raises UserError, and what TRL raises."""
@@ -60,8 +60,9 @@ class TrainerBuilder:
         adapted, said = self._promote(run, spec)
         plan = planned(spec, run, train, evaluation, str(directory.checkpoints), str(self._device))
         config, ours = plan.config, plan.ours
-        args = config_class(run.algo)(**plan.args)
-        model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
+        # Copies, since TRL extends the lists that it is given.
+        args = config_class(run.algo)(**copy.deepcopy(plan.args))
+        model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed, run.fit)
         said += _names_checked(spec, run, plan, model)
         with data.preparing(self._experiment, run.fit):
             train, left = data.formatted(train, plan.formatting, plan.need)
@@ -73,7 +74,7 @@ class TrainerBuilder:
                 train_dataset=train,
                 eval_dataset=evaluation,
                 processing_class=tokenizer,
-                peft_config=LoraConfig(**plan.lora) if plan.lora else None,
+                peft_config=LoraConfig(**copy.deepcopy(plan.lora)) if plan.lora else None,
                 **_own_inputs(run.algo, config, left),
             )
         if start:

@@ -57,8 +57,15 @@ class Engine:
         return run
 
     def make_models_by(self, create):
-        """This very object makes the models; what the experiment keeps would be a copy of it."""
-        self._builder.spec(1).create_model_fn = create
+        """This very object makes the models of all runs; what they load would be copies of it."""
+        load = self._builder.spec
+
+        def spec(fit):
+            loaded = load(fit)
+            loaded.create_model_fn = create
+            return loaded
+
+        self._builder.spec = spec
 
     def turn(self, number):
         self._turnstile.train(self._threads[number].slot)

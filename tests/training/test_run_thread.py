@@ -62,7 +62,8 @@ def not_a_number(output):
 
 
 def test_a_run_that_diverges_fails_at_that_step_and_keeps_its_checkpoint(tmp_path):
-    engine = Engine(tmp_path, [config(save_strategy="chunk"), config()], Meddler(4, not_a_number), eval_rows=0)
+    engine = Engine(tmp_path, [config(save_strategy="chunk"), config()], eval_rows=0)
+    engine.make_models_by(Meddler(4, not_a_number))
     engine.start(1)
     seen = engine.train(1)
     assert isinstance(seen[-1], messages.Failed) and seen[-1].error.startswith("diverged at step 4: its loss is nan")
@@ -80,7 +81,8 @@ def out_of_memory(output):
 
 
 def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_path):
-    engine = Engine(tmp_path, config(save_strategy="chunk"), Meddler(4, out_of_memory), eval_rows=0)
+    engine = Engine(tmp_path, config(save_strategy="chunk"), eval_rows=0)
+    engine.make_models_by(Meddler(4, out_of_memory))
     engine.start(1)
     seen = engine.train(1)
     assert isinstance(seen[-1], messages.Failed) and seen[-1].cause == "memory"
