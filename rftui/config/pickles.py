@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import os
 import pickle
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -47,10 +48,12 @@ def _users(module: ModuleType) -> bool:
     file, name = vars(module).get("__file__"), module.__name__
     if not isinstance(file, str) or sys.modules.get(name) is not module or name.split(".")[0] in ("__main__", "rftui"):
         return False
-    path = Path(file).absolute()
     script = vars(sys.modules["__main__"]).get("__file__")
-    homes = [Path.cwd(), *([Path(script).absolute().parent] if script else [])]
-    return any(path.is_relative_to(home) for home in homes) and not (
+    homes = [os.getcwd(), *([os.path.dirname(os.path.abspath(script))] if script else [])]
+    if not os.path.abspath(file).startswith(tuple(os.path.join(home, "") for home in homes)):
+        return False
+    path = Path(file).absolute()
+    return not (
         {"site-packages", "dist-packages"} & set(path.parts) or any(path.is_relative_to(lib) for lib in _STANDARD)
     )
 
@@ -60,8 +63,25 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, functools._lru_cache_wrapper) and not _importable(value):
-            return _cached, (value.__wrapped__, value.cache_parameters())
+            # In terms of the standard library, since ejected scripts have nothing else.
+            parameters, kind = value.cache_parameters(), functools._CacheInfo
+            given = (value.__wrapped__, parameters["maxsize"], parameters["typed"], kind)
+            return functools._lru_cache_wrapper, given, dict(vars(value))
         return super().reducer_override(value)
+
+
+class _Located(Pickler):
+    """Keeps the files of functions, which cloudpickle leaves out: errors are told with file and line."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            make, parts = self.dispatch_table[CodeType](value)
+            return _code, (parts, value.co_filename)
+        return super().reducer_override(value)
+
+
+def _code(parts: tuple[Any, ...], file: str) -> CodeType:
+    return CodeType(*parts).replace(co_filename=file)
 
 
 def _importable(value: Any) -> bool:
@@ -75,14 +95,10 @@ def _importable(value: Any) -> bool:
     return found is value
 
 
-def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
-    return functools.lru_cache(**parameters)(function)
-
-
 def dumps(value: Any, limit: int | None = None) -> bytes:
     """`value` pickled. Raises OverflowError where that takes more than `limit` bytes, and what user code raises."""
     file = _Scale(limit, io.BytesIO())
-    Pickler(file).dump(value)
+    _Located(file).dump(value)
     assert file.kept
     return file.kept.getvalue()
 

@@ -167,7 +167,7 @@ def create(config, kept={}):
     return len(seen), len(kept["calls"]), len(load("m"))
 
 if __name__ == "__main__":
-    run_configs = expand([RFModelConfig("m", formatting_func=Counter()), RFModelConfig("n", formatting_func=Counter())])
+    run_configs = expand(RFModelConfig("m", formatting_func=Counter()))
     Spec(run_configs, create_model_fn=create).save(Path(sys.argv[1]))
 """
 

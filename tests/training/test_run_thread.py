@@ -93,6 +93,22 @@ def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_pat
     assert of(seen, messages.Begun)[0].step == 2 and isinstance(seen[-1], messages.Finished)
 
 
+def test_the_floor_is_given_up_whatever_the_clean_up_raises(tmp_path, monkeypatch):
+    engine = Engine(tmp_path, [config(), config()], eval_rows=0)
+    engine.make_models_by(Meddler(0, None))
+    engine.start(1)
+    with monkeypatch.context() as patched:
+
+        def broken(*_):
+            raise RuntimeError("broken")
+
+        patched.setattr(gc, "collect", broken)
+        engine.turn(1)
+        assert "RuntimeError: broken" in engine.until(1, messages.Failed)[-1].error
+    engine.start(2)
+    assert isinstance(engine.train(2)[-1], messages.Finished)
+
+
 def adapters_alive():
     gc.collect()
     return sum(isinstance(thing, LoraLayer) for thing in gc.get_objects())
