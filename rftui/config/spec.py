@@ -96,6 +96,13 @@ class Spec:
             raise UserError(f"{path} cannot be loaded by this Python: {' '.join(str(error).split())}") from error
         return spec
 
+    def setup(self) -> tuple[Callable[[], Any], dict[str, Any]]:
+        """The function in `setup_fn`, out of its pickle, and the classes that were made with it, for `load`'s
+        `known`."""
+        assert isinstance(self.setup_fn, bytes)
+        reader = _Unpickler(self.setup_fn)
+        return reader.load(), reader.made
+
     def troubles(self) -> list[str]:
         """A line for each distinct callable or value that cannot travel to another process."""
         named: dict[int, tuple[str, Any]] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import datasets.arrow_dataset
 from datasets import Dataset, load_from_disk
 
+from rftui.config import pickles
 from rftui.errors import UserError
 from rftui.paths import ExperimentDir
 from rftui.training.rows import Formatting, Need
@@ -80,7 +81,7 @@ def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[
     if function is None or not len(dataset):
         return None, function
     try:
-        made = function(dataset[0])
+        made = copied(function)(dataset[0])
     except Exception:
         if need.met(dataset.column_names):
             return None, None
@@ -88,6 +89,13 @@ def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[
     if not isinstance(made, dict):
         return None, function
     return [] if need.algo == "GRPO" else [name for name in dataset.column_names if name not in made], None
+
+
+def copied(function: Formatting) -> Formatting:
+    """A copy to try it with, so that the function itself has kept nothing of that when the rows are mapped."""
+    with pickles.by_value():
+        function = pickles.Unpickler(pickles.dumps(function)).load()
+    return function
 
 
 def epoch_order(algo: str, args: dict[str, Any]) -> dict[str, Any]:

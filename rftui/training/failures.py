@@ -34,7 +34,7 @@ def line(error: BaseException, log: Path | None = None) -> str:
         return error.lines[0]
     what = "".join(traceback.format_exception_only(error)[-1:]).strip().split("\n")[0]  # also where str() raises
     what = what.removeprefix(f"{type(error).__module__}.") or type(error).__name__
-    told = f"{what}{place(error)}{unregistered(error)}"
+    told = f"{what.rstrip('.')}{place(error)}{unregistered(error)}"
     return f"{told}; see {log}" if log else told
 
 
@@ -42,8 +42,8 @@ def place(error: BaseException) -> str:
     """Where the user's own code failed: its function, file and line; nothing where none of it was being run."""
     for part in _chain(error):
         if frames := [(frame, number) for frame, number in traceback.walk_tb(part.__traceback__) if _users(frame)]:
-            (called, _), (innermost, number) = frames[0], frames[-1]
-            return f" in {called.f_code.co_name} ({innermost.f_code.co_filename}, line {number})"
+            code, number = frames[-1][0].f_code, frames[-1][1]
+            return f" in {code.co_qualname.rpartition('<locals>.')[2]} ({code.co_filename}, line {number})"
     return ""
 
 

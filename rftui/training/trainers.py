@@ -34,6 +34,7 @@ from rftui.training.plain_trl import continue_schedule, remaining_rows, spread, 
 from rftui.training.promotion import promoted
 from rftui.training.rows import Formatting, Need, formatting
 from rftui.training.run_callback import Built
+from rftui.training.setup import Setup
 
 
 class TrainerBuilder:
@@ -43,11 +44,12 @@ class TrainerBuilder:
         self._experiment = experiment
         self._bases = bases
         self._device = device
+        self._setup = Setup()
 
     def spec(self, fit: int) -> Spec:
-        """What one `run_fit` was given, made anew: nothing of it was seen or changed by another run. Raises
-        UserError."""
-        spec = Spec.load(self._experiment.spec(fit))
+        """What one `run_fit` was given, made anew: nothing of it was seen or changed by another run. The first time,
+        its `setup_fn` is run. Raises UserError."""
+        spec = self._setup.load(self._experiment.spec(fit))
         os.chdir(spec.cwd)  # relative paths in configs and in the user's functions
         return spec
 
