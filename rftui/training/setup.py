@@ -20,7 +20,7 @@ class Setup:
 
     def load(self, path: Path) -> Spec:
         """The spec, made anew but for the classes that its `setup_fn` has registered. Raises UserError where that
-        raised, or where another fit has set the process up otherwise: neither could then be told to train as it would alone."""
+        raised, or where another fit has set the process up otherwise: neither would train as it would alone."""
         spec = Spec.load(path, self._known)
         if self._ran and self._ran != [spec.setup_fn]:
             raise UserError(
