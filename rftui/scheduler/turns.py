@@ -53,8 +53,10 @@ class Turns:
         idle = [
             name
             for name, device in self._registry.devices.items()
-            if device.state == "ready" and places.training_on(name) is None and places.cleared(name) is None
-            if name not in self._ending
+            if device.state == "ready"
+            and name not in self._ending
+            and places.training_on(name) is None
+            and places.cleared(name) is None
         ]
         if not idle:
             return

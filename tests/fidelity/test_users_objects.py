@@ -1,5 +1,6 @@
 """What a script's own objects keep is each run's alone, as in a process of its own, also through stops."""
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 
@@ -20,6 +21,7 @@ def more_tokens(folder):
     return str(folder / "untied"), str(folder / "more")
 
 
+@pytest.mark.slow
 def test_runs_have_what_processes_of_their_own_would_have(tmp_path):
     untied, more = more_tokens(tmp_path)
     sft = {"num_train_epochs": 1, "logging_steps": 1, "per_device_train_batch_size": 4, "max_length": 48}

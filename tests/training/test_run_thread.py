@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import json
 import math
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from rftui import messages
 from rftui.automl import RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
@@ -309,3 +310,37 @@ def test_a_cold_clone_has_its_parents_reward_functions(tmp_path):
     clone = Run(2, "clone", "GRPO", parent=1, changes={"training_args.learning_rate": 1e-3})
     trainer = engine._builder.build(clone).trainer
     assert trainer.reward_func_names == ["short"] and trainer.args.learning_rate == 1e-3
+
+
+def test_what_trl_extends_in_a_lora_config_is_each_runs_own_also_after_a_stop(tmp_path):
+    """A chat template's tokenizer with more tokens; every build of a trainer adds them anew, to a fresh config."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
+    tokenizer.save_pretrained(tmp_path / "more")
+    untied = AutoConfig.from_pretrained(TINY, tie_word_embeddings=False, num_hidden_layers=1, dtype=torch.float32)
+    LlamaForCausalLM(untied).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(TINY).save_pretrained(tmp_path / "model")
+    group = [config(chat_template_path=str(tmp_path / "more"), learning_rate=rate) for rate in (1e-3, 2e-3)]
+    for each in group:
+        each.model_name = str(tmp_path / "model")
+        each.peft_config = RFLoraConfig(
+            r=4,
+            target_modules=["q_proj"],
+            trainable_token_indices={"embed_tokens": [5]},
+            modules_to_save=["lm_head"],
+        )
+    group[1].peft_config = group[0].peft_config
+    engine = Engine(tmp_path, group, eval_rows=0)
+    for number in (1, 2):
+        engine.start(number)
+        for _ in range(2):
+            engine.turn(number)
+            engine.until(number, messages.TurnEnded)
+            engine.order(messages.Halt(number))
+            engine.until(number, messages.Halted)
+            engine.start(number, resume=True)
+        final = engine.train(number)[-1]
+        assert isinstance(final, messages.Finished)
+        kept = json.loads((Path(final.final) / "adapter_config.json").read_text())
+        indices = kept["trainable_token_indices"]["embed_tokens"]
+        assert indices[0] == 5 and len(set(indices)) == len(indices) > 2 and kept["modules_to_save"] == ["lm_head"]
