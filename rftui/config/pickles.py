@@ -62,7 +62,7 @@ class Pickler(cloudpickle.Pickler):
     """Also takes functions that keep their results (`functools.cache`), with nothing kept yet."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, functools._lru_cache_wrapper) and not _importable(value):
+        if isinstance(value, functools._lru_cache_wrapper) and not importable(value):
             # In terms of the standard library, since ejected scripts have nothing else.
             parameters, kind = value.cache_parameters(), functools._CacheInfo
             given = (value.__wrapped__, parameters["maxsize"], parameters["typed"], kind)
@@ -84,7 +84,7 @@ def _code(parts: tuple[Any, ...], file: str) -> CodeType:
     return CodeType(*parts).replace(co_filename=file)
 
 
-def _importable(value: Any) -> bool:
+def importable(value: Any) -> bool:
     """Whether another process finds it under its module's name, so that it need not be taken by value."""
     by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
     if any(value.__module__ == name or value.__module__.startswith(f"{name}.") for name in by_value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import datasets.arrow_dataset
@@ -72,7 +72,10 @@ def formatted(dataset: Dataset, function: Formatting | None, need: Need) -> tupl
     stay as they are.
     """
     replaced, left = applied(dataset, function, need)
-    return (dataset if replaced is None else dataset.map(function, remove_columns=replaced)), left
+    if replaced is None:
+        return dataset, left
+    cached = False if keeps(function, dataset) else None
+    return dataset.map(function, remove_columns=replaced, load_from_cache_file=cached), None
 
 
 def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[list[str] | None, Formatting | None]:
@@ -96,6 +99,31 @@ def copied(function: Formatting) -> Formatting:
     with pickles.by_value():
         function = pickles.Unpickler(pickles.dumps(function)).load()
     return function
+
+
+def keeps(function: Formatting | None, dataset: Dataset) -> bool:
+    """Whether the function keeps something from row to row, so that rows that it made for another run, out of
+    `datasets`' cache, would leave it without."""
+    if function is None or not len(dataset):
+        return False
+    tried = copied(function)
+    with suppress(Exception):
+        before = pickles.dumps(tried)
+        tried(dataset[0])
+        return pickles.dumps(tried) != before
+    return False
+
+
+@contextmanager
+def uncached(needed: bool) -> Iterator[None]:
+    """Where it is `needed`, what is mapped within it is neither taken from `datasets`' cache nor put there."""
+    if needed:
+        datasets.disable_caching()
+    try:
+        yield
+    finally:
+        if needed:
+            datasets.enable_caching()
 
 
 def epoch_order(algo: str, args: dict[str, Any]) -> dict[str, Any]:

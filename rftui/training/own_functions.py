@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
-from rftui.config.pickles import LIMIT, Unpickler, by_value, dumps
+from rftui.config.pickles import LIMIT, Unpickler, by_value, dumps, importable
 from rftui.config.spec import plain_value
 from rftui.training.rewards import checked, listed
 
 _FILE = "functions.pkl"
+_STATELESS = ("trl", "functools", "evaluate", "rftui")
+"""Packages whose functions keep nothing in their modules."""
 
 
 class OwnFunctions:
@@ -51,6 +53,16 @@ class OwnFunctions:
         """What the functions keep now. Raises what their own pickling raises."""
         with by_value():
             return dumps([function if _stateful(function) else None for function in self._kept], LIMIT)
+
+    def notices(self) -> list[str]:
+        """What cannot be each run's own: the variables of installed modules, which a process has once."""
+        owners = [function if hasattr(function, "__qualname__") else type(function) for function in self._called]
+        return [
+            f"{owner.__qualname__} is imported from {owner.__module__}: what that module itself keeps is shared by "
+            "the runs of a worker, and is lost at a stop"
+            for owner, function in zip(owners, self._called, strict=True)
+            if _stateful(function) and owner.__module__.split(".")[0] not in _STATELESS and importable(owner)
+        ]
 
     def save(self, folder: Path) -> str | None:
         """Write what they keep into `folder`; why that is not possible, where it is not."""

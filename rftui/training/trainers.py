@@ -71,15 +71,16 @@ class TrainerBuilder:
             train, left = data.formatted(train, plan.formatting, plan.need)
             if evaluation is not None:
                 evaluation = data.formatted(spread(evaluation, ours["eval_rows"]), plan.formatting, plan.need)[0]
-            trainer: Any = getattr(trl, f"{run.algo}Trainer")(
-                model=model,
-                args=args,
-                train_dataset=train,
-                eval_dataset=evaluation,
-                processing_class=tokenizer,
-                peft_config=LoraConfig(**copy.deepcopy(plan.lora)) if plan.lora else None,
-                **_own_inputs(run.algo, config, left, functions),
-            )
+            with data.uncached(data.keeps(left, train)):
+                trainer: Any = getattr(trl, f"{run.algo}Trainer")(
+                    model=model,
+                    args=args,
+                    train_dataset=train,
+                    eval_dataset=evaluation,
+                    processing_class=tokenizer,
+                    peft_config=LoraConfig(**copy.deepcopy(plan.lora)) if plan.lora else None,
+                    **_own_inputs(run.algo, config, left, functions),
+                )
         if start:
             (warm if plan.lora else take_over_weights)(trainer.model, start)
             if run.continue_schedule:
@@ -91,7 +92,7 @@ class TrainerBuilder:
         if ours["early_stopping_patience"] and ours["eval_strategy"] != "no":
             patience = Patience(args, ours["early_stopping_patience"], ours["early_stopping_threshold"])
         dropped = len(train) - len(trainer.train_dataset)
-        notices = said
+        notices = said + functions.notices()
         if dropped > 0 and not getattr(args, "packing", False):
             notices.append(f"{dropped} of {len(train)} rows have nothing to learn from within max_length: left out")
         grid = _grid(run, trainer, spec, start, plan.as_cold)

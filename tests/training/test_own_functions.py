@@ -1,13 +1,18 @@
 """A run's functions are its own: what they keep is nobody else's, and survives a stop."""
 
+import json
 import threading
 
 import pytest
 import torch
+from datasets import Dataset, load_from_disk
 
 from rftui import messages
 from rftui.automl import RFGRPOConfig, RFLoraConfig, RFModelConfig
+from rftui.training import data
 from rftui.training.own_functions import OwnFunctions
+from rftui.training.rows import Need
+from tests.fidelity.cases import rows
 from tests.training.engine import TINY, Engine, logged, of
 
 
@@ -125,3 +130,31 @@ def test_metrics_functions_are_kept_too(tmp_path):
         assert second.metrics(3) == {"seen": 3}, "what evaluations alone call goes on in them"
     assert second.metrics(4) == {"seen": 4} and len(best) == 2
     assert second.metrics.__qualname__ == "metrics"
+
+
+def numbered():
+    calls = []
+
+    def number(row):
+        calls.append(1)
+        return {"text": str(len(calls))}
+
+    return number
+
+
+def test_formatting_functions_number_the_rows_of_each_run_from_the_first(tmp_path):
+    """Not from a row more, with which it was tried, and not with rows out of a cache that it has not seen."""
+    Dataset.from_list(rows()).save_to_disk(str(tmp_path))
+    function, need = numbered(), Need("SFT", {"training_args": {}})
+    for _ in range(2):
+        own, dataset = data.copied(function), load_from_disk(str(tmp_path))
+        train, evaluation = (
+            data.formatted(part, own, need)[0]["text"] for part in (dataset, dataset.select(range(3)))
+        )
+        assert list(train) == [str(number) for number in range(1, 27)]
+        assert list(evaluation) == ["27", "28", "29"]
+
+
+def test_what_an_installed_module_keeps_is_not_each_runs_own_and_that_is_told():
+    [notice] = OwnFunctions({"reward_funcs": [json.dumps, closure()]}).notices()
+    assert notice.startswith("dumps is imported from json: what that module itself keeps is shared")
