@@ -75,8 +75,8 @@ class Experiment:
 
         Datasets are `datasets.Dataset`s or lists of dicts. `create_model_fn(config)` returns (model, tokenizer);
         without it they are loaded from `model_name`. An epoch is cut into `num_chunks` (or `num_shards`; 4 if not
-        given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. `seed` is that
-        of the rows' order. Workers do not run the script: what it registers or patches in libraries goes into
+        given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. `seed` sets
+        the rows' order. Workers do not run the script: what it registers or patches in libraries goes into
         `setup_fn()`, which each of them calls once before it makes anything. Faults that are known before anything
         starts come together.
         """
