@@ -68,14 +68,17 @@ class Experiment:
         create_model_func: Callable[..., Any] | None = None,
         num_shards: int | None = None,
         rules: Any = None,
+        setup_fn: Callable[[], Any] | None = None,
         **unknown: Any,
     ) -> list[Run]:
         """Train every config of the group on the dataset, chunk by chunk, and return the runs as they ended.
 
         Datasets are `datasets.Dataset`s or lists of dicts. `create_model_fn(config)` returns (model, tokenizer);
         without it they are loaded from `model_name`. An epoch is cut into `num_chunks` (or `num_shards`; 4 if not
-        given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. Faults that
-        are known before anything starts come together.
+        given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. `seed` sets
+        the rows' order. Workers do not run the script: what it registers or patches in libraries goes into
+        `setup_fn()`, which each of them calls once before it makes anything. Faults that are known before anything
+        starts come together.
         """
         try:
             fit = Fit(
@@ -87,6 +90,7 @@ class Experiment:
                 seed,
                 rules,
                 unknown,
+                setup_fn,
             )
             if self._ended:
                 raise UserError(f"experiment {self.name!r} has ended; create a new Experiment for another run_fit")

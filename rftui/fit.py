@@ -38,6 +38,7 @@ class Fit:
         seed: int,
         given_rules: Any,
         unknown: dict[str, Any],
+        setup_fn: Any = None,
     ) -> None:
         self.notices: list[str] = []
         faults = [f"run_fit has no argument {name!r}{nearest(name, _ARGUMENTS)}" for name in unknown]
@@ -46,6 +47,8 @@ class Fit:
                 f"create_model_fn is {type(create_model_fn).__name__}, not a function; the order is "
                 "run_fit(config_group, create_model_fn, train_dataset, eval_dataset, num_chunks, seed)"
             )
+        if setup_fn is not None and not callable(setup_fn):
+            faults.append(f"setup_fn is {type(setup_fn).__name__}, not a function without arguments")
         faults += [
             f"{name} must be a whole number, {least} or more, not {value!r}"
             for name, value, least in (("num_chunks", num_chunks, 1), ("chunk_size", chunk_size, 1), ("seed", seed, 0))
@@ -60,7 +63,13 @@ class Fit:
         except UserError as fault:
             faults += fault.lines
         self.spec = Spec(
-            run_configs, create_model_fn, num_chunks, chunk_size, seed, has_eval=self.datasets["eval"] is not None
+            run_configs,
+            create_model_fn,
+            num_chunks,
+            chunk_size,
+            seed,
+            has_eval=self.datasets["eval"] is not None,
+            setup_fn=setup_fn,
         )
         if not faults:
             faults = self.spec.troubles()
@@ -130,7 +139,7 @@ class Fit:
 
 _ARGUMENTS = (
     "config_group create_model_fn train_dataset eval_dataset num_chunks seed chunk_size "
-    "param_config create_model_func num_shards rules"
+    "param_config create_model_func num_shards rules setup_fn"
 ).split()
 
 

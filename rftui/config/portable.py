@@ -15,8 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import cloudpickle
-
+from rftui.config.pickles import Pickler
 from rftui.config.spec import plain_value
 from rftui.errors import UserError
 from rftui.redaction import HIDDEN, redact
@@ -64,7 +63,7 @@ _SURE = re.compile(r"(api_?key|password|passwd|secret|credentials?)$", re.IGNORE
 _OPAQUE = re.compile(r"(?=.*\d)\S{16,}")
 
 
-class _Look(cloudpickle.Pickler):
+class _Look(Pickler):
     """Pickles a value and sees everything that goes into the pickle."""
 
     def __init__(self, value: Any, secrets: Secrets) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
+from rftui.config import pickles
 from rftui.config.pickles import by_value, trouble
 from rftui.errors import UserError
 from rftui.paths import owned_by_us, write_whole
@@ -40,7 +37,10 @@ class RunConfig:
 
 @dataclass
 class Spec:
-    """One fit: its configs, how it cuts its data, and where the script ran. `num_chunks` and `chunk_size` as given."""
+    """One fit: its configs, how it cuts its data, and where the script ran. `num_chunks` and `chunk_size` as given.
+
+    `setup_fn` is a function until it is written, and then its pickle: a worker reads it apart from the rest.
+    """
 
     run_configs: list[RunConfig]
     create_model_fn: Callable[..., Any] | None = None
@@ -48,6 +48,7 @@ class Spec:
     chunk_size: int | None = None
     seed: int = 42
     has_eval: bool = False
+    setup_fn: Callable[[], Any] | bytes | None = None
     cwd: str = field(default_factory=os.getcwd)
     sys_path: list[str] = field(default_factory=lambda: [str(Path(entry).absolute()) for entry in sys.path])
     argv: list[str] = field(default_factory=lambda: list(sys.argv))
@@ -60,24 +61,32 @@ class Spec:
         with by_value():
             try:
                 # The paths come first: they must be in force before the rest is unpickled.
-                content = json.dumps(self.sys_path).encode() + b"\n" + cloudpickle.dumps(self)
+                content = json.dumps(self.sys_path).encode() + b"\n" + pickles.dumps(self)
             except Exception as error:
                 raise UserError(f"the configs cannot be written: {' '.join(str(error).split())}") from error
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        if callable(self.setup_fn):
+            state["setup_fn"] = pickles.dumps(self.setup_fn)
+        return state
+
     @classmethod
-    def load(cls, path: Path) -> Spec:
+    def load(cls, path: Path, known: dict[str, Any] | None = None) -> Spec:
         """Read it back, after appending the script's module paths to `sys.path`.
 
-        Raises UserError where the file is missing, is not this user's own, or cannot be read here.
+        Each time the user's functions and what they hold are made anew, as a process of its own would have them;
+        only the classes that `known` has by their ids stay what they are (see `pickles.Unpickler`). Raises UserError
+        where the file is missing, is not this user's own, or cannot be read here.
         """
         try:
             if not owned_by_us(path):
                 raise UserError(f"{path} can be written by others, and loading it would run its code; not opened")
             head, _, body = path.read_bytes().partition(b"\n")
             sys.path += [entry for entry in json.loads(head) if entry not in sys.path]
-            spec: Spec = _Unpickler(io.BytesIO(body)).load()
+            spec: Spec = _Unpickler(body, known).load()
             spec.run_configs = vars(spec).pop("leaves", None) or spec.run_configs
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
@@ -87,11 +96,20 @@ class Spec:
             raise UserError(f"{path} cannot be loaded by this Python: {' '.join(str(error).split())}") from error
         return spec
 
+    def setup(self) -> tuple[Callable[[], Any], dict[str, Any]]:
+        """The function in `setup_fn`, out of its pickle, and the classes that were made with it, for `load`'s
+        `known`."""
+        assert isinstance(self.setup_fn, bytes)
+        reader = _Unpickler(self.setup_fn)
+        return reader.load(), reader.made
+
     def troubles(self) -> list[str]:
         """A line for each distinct callable or value that cannot travel to another process."""
         named: dict[int, tuple[str, Any]] = {}
         if self.create_model_fn is not None:
             named[id(self.create_model_fn)] = ("create_model_fn", self.create_model_fn)
+        if self.setup_fn is not None:
+            named[id(self.setup_fn)] = ("setup_fn", self.setup_fn)
         for run_config in self.run_configs:
             for name, value in run_config.config.items():
                 named.setdefault(id(value), (name, value))
@@ -99,7 +117,7 @@ class Spec:
             return [line for name, value in named.values() if (line := trouble(name, value))]
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickles.Unpickler):
     """Also reads what earlier versions wrote, whose classes had other names."""
 
     def find_class(self, module: str, name: str) -> Any:

@@ -181,8 +181,9 @@ class Unsaved:
 
 @dataclass
 class Failed:
-    """`cause`: "memory" (it ran out of it), "child" (one of its own processes died), "diverged" (its loss or gradient
-    is not finite), "" for any other. After the first two it may go on from its last checkpoint, once."""
+    """`cause`: "memory" (it ran out of it), "child" (one of its own processes died), "device" (which is broken: the
+    worker ends itself), "diverged" (its loss or gradient is not finite), "" for any other. After the first three it
+    may go on from its last checkpoint, once."""
 
     run: int
     error: str

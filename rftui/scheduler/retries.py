@@ -13,6 +13,7 @@ from rftui.scheduler.registry import Registry
 _SENTENCES = {
     "memory": "ran out of memory: the other runs of its device make room",
     "child": "lost a process that loads its data",
+    "device": "lost its device: the worker there is started again",
 }
 
 

@@ -107,6 +107,8 @@ class RunReports:
         self._turns.snapshots.freed(run)
 
     def _failed(self, run: Run, worker: str, error: str, cause: str) -> None:
+        if cause == "device":
+            self._turns.ends(worker)
         if len(error) > _LONGEST:
             error = f"{error[:_LONGEST]}... (the whole of it is in {self._registry.experiment.run(run.id).log})"
         if run.state != DELETED and self._turns.retries.again(run, worker, cause):

@@ -37,6 +37,7 @@ class Turns:
         self._registry = registry
         self._server = server
         self._incidents = incidents
+        self._ending: set[str] = set()
 
     @property
     def resident(self) -> dict[int, str]:
@@ -52,7 +53,10 @@ class Turns:
         idle = [
             name
             for name, device in self._registry.devices.items()
-            if device.state == "ready" and places.training_on(name) is None and places.cleared(name) is None
+            if device.state == "ready"
+            and name not in self._ending
+            and places.training_on(name) is None
+            and places.cleared(name) is None
         ]
         if not idle:
             return
@@ -102,8 +106,13 @@ class Turns:
         place.free()
         self.put_back(run)
 
+    def ends(self, worker: str) -> None:
+        """The worker ends itself, so that it gets no more turns."""
+        self._ending.add(worker)
+
     def lost(self, worker: str) -> None:
         """The worker died: its runs go back to their last committed checkpoints."""
+        self._ending.discard(worker)
         if (waiting := self.placements.cleared(worker)) is not None:
             self.placements[waiting].cleared_for_it = None
         in_turn = self.placements.training_on(worker)

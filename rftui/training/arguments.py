@@ -75,6 +75,11 @@ def arguments(
     _precision(args, device, notices)
     if args.get(shuffles) is None:
         args[shuffles] = seed
+        if args.get("seed") not in (None, seed):
+            notices.append(
+                f"seed {args['seed']} sets this run's first weights and dropout; its rows come in the order of "
+                f"run_fit's seed, {seed}, as the other runs' do: set data_seed too for an order of its own"
+            )
     elif args[shuffles] != seed:
         notices.append(f"own order: {shuffles} {args[shuffles]} shuffles this run's rows unlike the other runs'")
     if algo == "GRPO":

@@ -1,4 +1,7 @@
-"""Models that runs train on: LoRA runs with the same base share one copy of its frozen tensors."""
+"""Models that runs train on: LoRA runs with the same base share one copy of its frozen tensors.
+
+Nothing else is shared: a base that was touched is made anew, and a model that was handed out before is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.utils import create_model_from_path
 
@@ -24,7 +28,7 @@ class _Watched(dict[str, Any]):
     """A config that notes which of its values were read. Any bulk read counts as reading everything."""
 
     def __init__(self, values: dict[str, Any]) -> None:
-        super().__init__(values)
+        super().__init__(copy.deepcopy(values))  # the function may change what lies within
         self._given = dict(values)
         self._read: set[str] = set()
 
@@ -111,11 +115,12 @@ _ABSENT = "<not in the config>"
 
 @dataclass
 class _Base:
-    function: bytes
+    maker: int | None
     seed: int
     reads: dict[str, Any]
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    untouched: list[Any]
 
 
 class BaseModels:
@@ -124,31 +129,42 @@ class BaseModels:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._bases: list[_Base] = []
-        self._pickles: dict[CreateModel | None, bytes] = {}
+        self._handed_out: list[StorageWeakRef] = []
 
     def get(
-        self, config: dict[str, Any], create: CreateModel | None, seed: int
+        self, config: dict[str, Any], create: CreateModel | None, seed: int, fit: int = 0
     ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """A model of the run's own and a tokenizer of its own, made by the user's `create` or from `model_name`.
+        """A model of the run's own and a tokenizer of its own, made from `model_name` or by the user's `create`, which
+        must be as a new process would have it and is the same for all the runs of a `fit`.
 
         A LoRA run's model shares its frozen tensors with the runs for which `create` would have read the same values.
-        Raises UserError where the model cannot be made.
+        Raises UserError where the model cannot be made, or is one that was handed out before.
         """
-        # Once a function: what it keeps in its closure may change as it is called.
-        if create not in self._pickles:
-            self._pickles[create] = cloudpickle.dumps(create)
-        function = self._pickles[create]
         if not shareable(config):
             model, tokenizer, _ = self._make(config, create, seed)
             return model, tokenizer
-        base = next((base for base in self._bases if base.seed == seed and _serves(base, function, config)), None)
+        maker = None if create is None else fit
+        self._bases = [base for base in self._bases if _state(base.model) == base.untouched]
+        served = (base for base in self._bases if base.seed == seed and base.maker == maker and _serves(base, config))
+        base = next(served, None)
         if base is None:
             model, tokenizer, reads = self._make(config, create, seed)
-            if getattr(model, "is_quantized", False) or getattr(model, "peft_config", None):
+            if getattr(model, "is_quantized", False) or getattr(model, "peft_config", None) or _hooked(model):
                 return model, tokenizer
-            base = _Base(function, seed, reads, model, tokenizer)
+            base = _Base(maker, seed, reads, model, tokenizer, _state(model))
             self._bases.append(base)
         return share(base.model), copy.deepcopy(base.tokenizer)
+
+    def _refuse_handed_out(self, model: PreTrainedModel) -> None:
+        self._handed_out = [storage for storage in self._handed_out if not storage.expired()]
+        known = {storage.cdata for storage in self._handed_out}
+        given = [StorageWeakRef(parameter.untyped_storage()) for parameter in model.parameters()]
+        if any(storage.cdata in known for storage in given):
+            raise UserError(
+                "create_model_fn returned a model that another run trains or has trained, out of a cache in an "
+                "installed module: have it load the model anew each time"
+            )
+        self._handed_out += given
 
     def _make(
         self, config: dict[str, Any], create: CreateModel | None, seed: int
@@ -170,7 +186,9 @@ class BaseModels:
         if self._device.type == "cpu" and model.dtype == torch.float16:
             model = model.float()
         model.to(self._device)
-        return model, tokenizer, watched.reads()
+        self._refuse_handed_out(model)
+        # The user's function may keep its own, and trainers add tokens to theirs.
+        return model, copy.deepcopy(tokenizer), watched.reads()
 
 
 def shareable(config: dict[str, Any]) -> bool:
@@ -192,12 +210,38 @@ def share(base: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(base, memo)
 
 
-def _serves(base: _Base, function: bytes, config: dict[str, Any]) -> bool:
+def _hooked(model: PreTrainedModel) -> bool:
+    """Whether the user has hooked functions to it, which copies of the model would share with what they keep."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    parts = [*model.modules(), *model.parameters()]
+    return any(getattr(part, name, None) for part in parts for name in hooks)
+
+
+def _state(model: PreTrainedModel) -> list[Any]:
+    """What would differ if somebody had trained, merged, adapted or hooked the model."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    with torch.no_grad():
+        sums = torch.stack([_sums(tensor) for _, tensor in tensors]).tolist()  # moved at once, for the GPU's sake
+    kinds = [(name, type(module), module.training) for name, module in model.named_modules()]
+    return [[(name, tensor.dtype, tensor.requires_grad) for name, tensor in tensors], sums, kinds, _hooked(model)]
+
+
+def _sums(tensor: torch.Tensor) -> torch.Tensor:
+    """Two checksums: that of the bits misses what changes an even number of equal values alike, a sum does not."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    elif tensor.is_floating_point() and tensor.element_size() == 1:
+        tensor = tensor.view(torch.uint8)
+    bits = torch.hash_tensor(tensor, dim=tuple(range(tensor.dim())))
+    return torch.stack([bits.view(torch.int64), tensor.sum().double().view(torch.int64)])
+
+
+def _serves(base: _Base, config: dict[str, Any]) -> bool:
     read = {name: config.get(name, _ABSENT) for name in base.reads if name}
     if "" in base.reads and set(config) != set(read):
         return False
     then = {name: value for name, value in base.reads.items() if name}
-    return base.function == function and _canonical(read) == _canonical(then)
+    return _canonical(read) == _canonical(then)
 
 
 def _canonical(value: Any) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import datasets.arrow_dataset
 from datasets import Dataset, load_from_disk
 
+from rftui.config import pickles
 from rftui.errors import UserError
 from rftui.paths import ExperimentDir
 from rftui.training.rows import Formatting, Need
@@ -71,7 +72,10 @@ def formatted(dataset: Dataset, function: Formatting | None, need: Need) -> tupl
     stay as they are.
     """
     replaced, left = applied(dataset, function, need)
-    return (dataset if replaced is None else dataset.map(function, remove_columns=replaced)), left
+    if replaced is None:
+        return dataset, left
+    cached = False if keeps(function, dataset) else None
+    return dataset.map(function, remove_columns=replaced, load_from_cache_file=cached), None
 
 
 def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[list[str] | None, Formatting | None]:
@@ -80,7 +84,7 @@ def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[
     if function is None or not len(dataset):
         return None, function
     try:
-        made = function(dataset[0])
+        made = copied(function)(dataset[0])
     except Exception:
         if need.met(dataset.column_names):
             return None, None
@@ -88,6 +92,38 @@ def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[
     if not isinstance(made, dict):
         return None, function
     return [] if need.algo == "GRPO" else [name for name in dataset.column_names if name not in made], None
+
+
+def copied(function: Formatting) -> Formatting:
+    """A copy to try it with, so that the function itself has kept nothing of that when the rows are mapped."""
+    with pickles.by_value():
+        function = pickles.Unpickler(pickles.dumps(function)).load()
+    return function
+
+
+def keeps(function: Formatting | None, dataset: Dataset) -> bool:
+    """Whether the function keeps something from row to row, so that rows that it made for another run, out of
+    `datasets`' cache, would leave it without."""
+    if function is None or not len(dataset):
+        return False
+    tried = copied(function)
+    with suppress(Exception):
+        before = pickles.dumps(tried)
+        tried(dataset[0])
+        return pickles.dumps(tried) != before
+    return False
+
+
+@contextmanager
+def uncached(needed: bool) -> Iterator[None]:
+    """Where it is `needed`, what is mapped within it is neither taken from `datasets`' cache nor put there."""
+    if needed:
+        datasets.disable_caching()
+    try:
+        yield
+    finally:
+        if needed:
+            datasets.enable_caching()
 
 
 def epoch_order(algo: str, args: dict[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class RunWriter:
             lines += self._warm_start(part, plan)
         lines += ["trainer.train()", "trainer.save_model()"]
         lines += ["keep_schedule(trainer, out)"] * part.carried_on
+        if self._spec.setup_fn:
+            lines.insert(0, f"{self._values.written(self._spec.setup_fn, 'setup_fn')}()")
         if part.threads:
             lines.insert(0, f"torch.set_num_threads({part.threads})")
         if self._values.here:

@@ -37,6 +37,10 @@ def eject(experiment: ExperimentDir, lineage: list[tuple[Run, bool]], goal: Path
         raise UserError("it was trained on a GPU, and there is none here: eject it where it was trained", code=FAILED)
     fit = parts[-1].run.fit
     spec, values = Spec.load(experiment.spec(fit)), Values()
+    if spec.setup_fn:
+        function, classes = spec.setup()
+        spec = Spec.load(experiment.spec(fit), classes)
+        spec.setup_fn = function
     if not Path(spec.cwd).is_dir():
         raise UserError(
             f"its relative paths are meant from {spec.cwd}, which is not there: make it again", code=FAILED

@@ -12,6 +12,7 @@ from transformers import GenerationConfig, Trainer, TrainingArguments
 
 from rftui.config.spec import plain_value
 from rftui.errors import UserError
+from rftui.training.own_functions import OwnFunctions
 from rftui.training.process_state import rng, set_rng
 
 FEWEST = 32
@@ -28,14 +29,17 @@ def cheap_rows(algo: str, rows: int, per_epoch: int, eval_rows: int) -> int:
 
 
 class Apart:
-    """Makes a trainer's evaluations leave no trace: what follows draws the random numbers that it would have drawn.
+    """Makes a trainer's evaluations leave no trace: what follows draws the random numbers that it would have drawn,
+    and its reward functions have kept nothing of them.
 
     TRL's last log, at the end of the training, has the metrics of the last training steps only if the model is in
     training mode then, so that mode is put back too. `running` while one goes on.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, functions: OwnFunctions, tell: Callable[[str], None]) -> None:
         self.running = False
+        self._functions = functions
+        self._tell = tell
         self._trainer: Any = trainer
         self._evaluate = trainer.evaluate
         trainer.evaluate = self._apart  # type: ignore[method-assign]
@@ -44,7 +48,8 @@ class Apart:
         before, training = rng(), self._trainer.model.training
         self.running = True
         try:
-            return self._evaluate(*args, **kwargs)
+            with self._functions.copied(self._tell):
+                return self._evaluate(*args, **kwargs)
         finally:
             self.running = False
             self._trainer.model.train(training)

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from transformers.pytorch_utils import Conv1D
 
 from rftui.errors import UserError
+from rftui.training.failures import unregistered
 from rftui.training.module_names import DEFAULT_TARGETS, ModelParts, hits, missing_lines, missing_names, named
 
 LOADING = ("revision", "trust_remote_code", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder")
@@ -135,7 +136,7 @@ def _why(name: str, error: Exception) -> str:
     """Why nothing could be loaded from `name`, in one line."""
     path = Path(name)
     if path.is_dir():
-        return f"cannot load {path.absolute()}: {_first_line(error)}"
+        return f"cannot load {path.absolute()}: {_first_line(error)}{unregistered(error)}"
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
         return f"no directory {path.absolute()}, and it is not a name on the Hugging Face hub (OWNER/MODEL)"
     return (
@@ -154,7 +155,8 @@ def without_weights(name: str, config: PretrainedConfig) -> Any:
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except Exception as error:
-        raise UserError(f"model_name {name!r} is not a causal language model: {_first_line(error)}") from error
+        why = f"{_first_line(error)}{unregistered(error)}"
+        raise UserError(f"model_name {name!r} is not a causal language model: {why}") from error
 
 
 def module_kinds(model: Any) -> dict[str, str]:

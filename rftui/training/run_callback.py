@@ -20,6 +20,7 @@ from rftui.paths import RunDir
 from rftui.runs import curve_values
 from rftui.training import saving
 from rftui.training.evaluation import Apart, Patience
+from rftui.training.own_functions import OwnFunctions
 from rftui.training.process_state import Rng, rng
 from rftui.training.turnstile import Slot
 
@@ -43,7 +44,8 @@ def _without_saving(order: Any) -> bool:
 
 @dataclass
 class Built:
-    """A trainer, and how its run is cut: `grid`, whose `steps` are known once training begins.
+    """A trainer, the user's functions that it calls, and how its run is cut: `grid`, whose `steps` are known once
+    training begins.
 
     `evaluates`: each chunk end is evaluated; `every_chunk`: each chunk end is saved; `patience` ends it early;
     `notices` are lines for the event log, `adapted` the knobs that were fitted to the model or device.
@@ -53,6 +55,7 @@ class Built:
     grid: Grid
     evaluates: bool
     every_chunk: bool
+    functions: OwnFunctions
     patience: Patience | None = None
     notices: list[str] = field(default_factory=list)
     adapted: dict[str, Any] = field(default_factory=dict)
@@ -79,12 +82,12 @@ class RunCallback(TrainerCallback):
         self._thread = thread
         self._built = built
         self._trainer = built.trainer
-        self.saver = saving.Saver(thread.directory.checkpoints, every_chunk=built.every_chunk)
+        self.saver = saving.Saver(thread.directory.checkpoints, built.functions, every_chunk=built.every_chunk)
         self._grid = built.grid
         self._turn_end = 0
         self._chunk_over = False
         self._at_step_end: Rng | None = None
-        self._apart = Apart(built.trainer) if built.evaluates else None
+        self._apart = Apart(built.trainer, built.functions, self._note) if built.evaluates else None
         self._watch_for_divergence()
 
     def on_train_begin(
@@ -97,6 +100,9 @@ class RunCallback(TrainerCallback):
             saving.remember(self._trainer, resume)
             self.saver.newest = (state.global_step, resume)
             marker = checkpoint_marker(resume) or {}
+            self._built.functions.load(resume)
+            if lost := marker.get("lost"):
+                self._note(f"{lost}: it begins anew at step {state.global_step}")
         if self._built.patience and "patience" in marker:
             self._built.patience.state = tuple(marker["patience"])
         self._at_step_end = rng()
@@ -178,6 +184,10 @@ class RunCallback(TrainerCallback):
     ) -> None:
         if state.global_step >= state.max_steps or control.should_training_stop:
             self._save(state)
+
+    def _note(self, text: str) -> None:
+        """A line for the event log."""
+        self._thread.tell(messages.Note(f"run {self._thread.run_id}: {text}", self._thread.run_id))
 
     def _tell_begun(self, state: TrainerState) -> None:
         step, total, grid = state.global_step, state.max_steps, self._grid

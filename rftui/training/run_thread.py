@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import shutil
 import threading
 import traceback
@@ -17,10 +16,9 @@ from transformers import PrinterCallback
 
 from rftui import messages
 from rftui.checkpoints import checkpoint_marker, link_checkpoint, newest_checkpoint
-from rftui.errors import UserError
 from rftui.paths import RunDir
 from rftui.runs import Run
-from rftui.training import saving
+from rftui.training import failures, saving
 from rftui.training.adapters import write_final
 from rftui.training.data import interruptible
 from rftui.training.run_callback import Built, Diverged, Leave, RunCallback
@@ -30,7 +28,8 @@ from rftui.training.turnstile import Closed, Slot, Turnstile
 class RunThread(threading.Thread):
     """Trains one run whenever it has the floor, and tells `report` what happens.
 
-    `build` makes its trainer, with the floor held; `resume` is a committed checkpoint to go on from.
+    `build` makes its trainer, with the floor held; `resume` is a committed checkpoint to go on from. When it fails,
+    `probe` says why the device can do nothing any more, if that is so, and `broken` ends the worker.
     """
 
     def __init__(
@@ -42,6 +41,8 @@ class RunThread(threading.Thread):
         directory: RunDir,
         resume: Path | None,
         device: torch.device,
+        probe: Callable[[torch.device], str] = failures.device_fault,
+        broken: Callable[[str], None] = lambda why: None,
     ) -> None:
         super().__init__(name=f"run-{run.id}", daemon=True)
         self.run_id = run.id
@@ -52,11 +53,14 @@ class RunThread(threading.Thread):
         self.directory = directory
         self.resume = resume
         self._device = device
+        self._probe = probe
+        self._broken = broken
         self._turn_began = 0.0
-        self._log = open(directory.log, "a", encoding="utf-8", buffering=1)
+        self._log = open(directory.log, "a", encoding="utf-8", errors="backslashreplace", buffering=1)
 
     def run(self) -> None:
         outcome: Any = None
+        dead = ""
         try:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)
@@ -66,16 +70,20 @@ class RunThread(threading.Thread):
             pass
         except Leave as halt:
             outcome = halt.args[0]
-            _forget(halt)
+            failures.forget(halt)
         except BaseException as error:
-            self.note(traceback.format_exc())
-            said, seconds = _one_line(error), self.turn_seconds()
-            outcome = messages.Failed(self.run_id, said, traceback.format_exc(), seconds, _cause(error))
-            _forget(error)
+            outcome, dead = self._failed(error)
+            failures.forget(error)
         finally:
-            gc.collect()
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()
+            for clean_up in (gc.collect, torch.cuda.empty_cache):
+                try:
+                    clean_up()
+                except BaseException:  # whatever a destructor of the user's, or a dead device, raises
+                    self.note(traceback.format_exc())
+            if dead:
+                self._report(outcome)
+                self._broken(dead)  # with the floor held, so that no other run fails of it
+                outcome = None
             left_over = self.slot.leave()
             if outcome is not None:
                 self._report(outcome)
@@ -84,6 +92,14 @@ class RunThread(threading.Thread):
                     self.snapshot_last(order)
             with suppress(OSError):
                 self._log.close()
+
+    def _failed(self, error: BaseException) -> tuple[messages.Failed, str]:
+        """What is told of a failure, and why the device can do nothing any more, if that is so."""
+        told, cause = traceback.format_exc(), failures.cause(error)
+        cause = "diverged" if isinstance(error, Diverged) else cause
+        self.note(told)
+        said, dead = failures.line(error, self.directory.log), self._probe(self._device)
+        return messages.Failed(self.run_id, said, told, self.turn_seconds(), "device" if dead else cause), dead
 
     def _train(self) -> messages.Finished:
         with interruptible(self._look_up):
@@ -138,35 +154,3 @@ class RunThread(threading.Thread):
 
     def tell(self, message: Any) -> None:
         self._report(message)
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    if isinstance(error, UserError):
-        return text[0]
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-_DEAD_CHILD = re.compile(r"DataLoader worker \(pid")
-
-
-def _cause(error: BaseException) -> str:
-    """What kind of failure `error` is, as `messages.Failed` says it."""
-    if isinstance(error, Diverged):
-        return "diverged"
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
-        return "memory"
-    # A child that dies while a batch is fetched from it is still alive for torch, which passes the broken link on.
-    broken = isinstance(error, (ConnectionError, EOFError)) and any(
-        frame.f_code.co_filename == torch.utils.data.dataloader.__file__
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    )
-    return "child" if broken or _DEAD_CHILD.search(str(error)) else ""
-
-
-def _forget(error: BaseException) -> None:
-    """Let go of the trainer that the frames of a traceback hold, so that its memory is freed."""
-    while error:
-        traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = None
-        error = error.__context__  # type: ignore[assignment]

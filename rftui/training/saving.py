@@ -19,6 +19,7 @@ from transformers import Trainer
 from trl import GRPOTrainer
 
 from rftui.checkpoints import CHECKPOINT_MARKER, checkpoint_marker, checkpoints_in
+from rftui.training.own_functions import OwnFunctions
 from rftui.training.process_state import Rng, rng, set_rng
 
 _SIDECAR = "engine_state.pt"
@@ -30,8 +31,9 @@ _NONE_LEFT = 2**20
 class Saver:
     """Saves one run's checkpoints under `directory` and knows when the next one is due."""
 
-    def __init__(self, directory: Path, *, every_chunk: bool = False) -> None:
+    def __init__(self, directory: Path, functions: OwnFunctions, *, every_chunk: bool = False) -> None:
         self._directory = directory
+        self._functions = functions
         self._every_chunk = every_chunk
         self.cost = 0.2  # seconds; a guess until the first one is measured
         self._at = 0.0
@@ -63,6 +65,8 @@ class Saver:
             written = work / f"checkpoint-{step}"
             torch.save(_forgotten(trainer), written / _SIDECAR)
             (written / "training_args.bin").unlink(missing_ok=True)
+            if lost := self._functions.save(written):
+                position = position | {"lost": lost}
             commit(written, self._directory / f"step-{step}", {"step": step, **position})
         finally:
             del trainer._get_output_dir

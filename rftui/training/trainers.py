@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +29,12 @@ from rftui.training.arguments import arguments, config_class
 from rftui.training.base_models import BaseModels
 from rftui.training.evaluation import GeneratedText, Patience
 from rftui.training.models import adapter_faults, model_parts
+from rftui.training.own_functions import OwnFunctions
 from rftui.training.plain_trl import continue_schedule, remaining_rows, spread, take_over_weights
 from rftui.training.promotion import promoted
-from rftui.training.rewards import checked
 from rftui.training.rows import Formatting, Need, formatting
 from rftui.training.run_callback import Built
+from rftui.training.setup import Setup
 
 
 class TrainerBuilder:
@@ -42,14 +44,14 @@ class TrainerBuilder:
         self._experiment = experiment
         self._bases = bases
         self._device = device
-        self._specs: dict[int, Spec] = {}
+        self._setup = Setup()
 
     def spec(self, fit: int) -> Spec:
-        """What one `run_fit` was given. Raises UserError."""
-        if fit not in self._specs:
-            self._specs[fit] = Spec.load(self._experiment.spec(fit))
-            os.chdir(self._specs[fit].cwd)  # relative paths in configs and in the user's functions
-        return self._specs[fit]
+        """What one `run_fit` was given, made anew: nothing of it was seen or changed by another run. The first time,
+        its `setup_fn` is run. Raises UserError."""
+        spec = self._setup.load(self._experiment.spec(fit))
+        os.chdir(spec.cwd)  # relative paths in configs and in the user's functions
+        return spec
 
     def build(self, run: Run) -> Built:
         """The run's trainer. Called by the thread that holds the floor. Raises UserError, and what TRL raises."""
@@ -60,38 +62,41 @@ class TrainerBuilder:
         adapted, said = self._promote(run, spec)
         plan = planned(spec, run, train, evaluation, str(directory.checkpoints), str(self._device))
         config, ours = plan.config, plan.ours
-        args = config_class(run.algo)(**plan.args)
-        model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed)
+        functions = OwnFunctions(config)
+        # Copies, since TRL extends the lists that it is given.
+        args = config_class(run.algo)(**copy.deepcopy(plan.args))
+        model, tokenizer = self._bases.get(config, spec.create_model_fn, args.seed, run.fit)
         said += _names_checked(spec, run, plan, model)
         with data.preparing(self._experiment, run.fit):
             train, left = data.formatted(train, plan.formatting, plan.need)
             if evaluation is not None:
                 evaluation = data.formatted(spread(evaluation, ours["eval_rows"]), plan.formatting, plan.need)[0]
-            trainer: Any = getattr(trl, f"{run.algo}Trainer")(
-                model=model,
-                args=args,
-                train_dataset=train,
-                eval_dataset=evaluation,
-                processing_class=tokenizer,
-                peft_config=LoraConfig(**plan.lora) if plan.lora else None,
-                **_own_inputs(run.algo, config, left),
-            )
+            with data.uncached(data.keeps(left, train)):
+                trainer: Any = getattr(trl, f"{run.algo}Trainer")(
+                    model=model,
+                    args=args,
+                    train_dataset=train,
+                    eval_dataset=evaluation,
+                    processing_class=tokenizer,
+                    peft_config=LoraConfig(**copy.deepcopy(plan.lora)) if plan.lora else None,
+                    **_own_inputs(run.algo, config, left, functions),
+                )
         if start:
             (warm if plan.lora else take_over_weights)(trainer.model, start)
             if run.continue_schedule:
                 _continue_schedule(trainer, start)
-        if config["compute_metrics"] and config["generation_config"] and evaluation is not None:
-            GeneratedText(trainer, evaluation, config["compute_metrics"], config["generation_config"])
+        if functions.metrics and config["generation_config"] and evaluation is not None:
+            GeneratedText(trainer, evaluation, functions.metrics, config["generation_config"])
         evaluates = ours["eval_strategy"] == "chunk"
         patience = None
         if ours["early_stopping_patience"] and ours["eval_strategy"] != "no":
             patience = Patience(args, ours["early_stopping_patience"], ours["early_stopping_threshold"])
         dropped = len(train) - len(trainer.train_dataset)
-        notices = said
+        notices = said + functions.notices()
         if dropped > 0 and not getattr(args, "packing", False):
             notices.append(f"{dropped} of {len(train)} rows have nothing to learn from within max_length: left out")
         grid = _grid(run, trainer, spec, start, plan.as_cold)
-        return Built(trainer, grid, evaluates, ours["every_chunk"], patience, notices, adapted)
+        return Built(trainer, grid, evaluates, ours["every_chunk"], functions, patience, notices, adapted)
 
     def _promote(self, run: Run, spec: Spec) -> tuple[dict[str, Any], list[str]]:
         """Fit a run that begins on another base model than its config was written for; what was changed, and why."""
@@ -162,11 +167,13 @@ def planned(spec: Spec, run: Run, train: Dataset, evaluation: Dataset | None, ou
     return Plan(config, args, as_cold, lora, ours, Need(run.algo, config), function)
 
 
-def _own_inputs(algo: str, config: dict[str, Any], function: Formatting | None) -> dict[str, Any]:
+def _own_inputs(
+    algo: str, config: dict[str, Any], function: Formatting | None, functions: OwnFunctions
+) -> dict[str, Any]:
     """What only this algo's trainer takes."""
     if algo == "GRPO":
-        return {"reward_funcs": checked(config["reward_funcs"])}
-    metrics = {} if config["generation_config"] else {"compute_metrics": config["compute_metrics"]}
+        return {"reward_funcs": functions.rewards}
+    metrics = {} if config["generation_config"] else {"compute_metrics": functions.metrics}
     return {"formatting_func": function, **metrics} if algo == "SFT" else metrics
 
 

@@ -130,14 +130,17 @@ class Slot:
             if self in self._turnstile._errands:
                 self._turnstile._errands.remove(self)
         if self._turnstile._holder is self:
-            self._step_back()
+            self._pass_on()
         self._state = None
         return list(self._orders)
 
     def _step_back(self) -> None:
-        turnstile = self._turnstile
-        self._state = turnstile._capture()
+        self._state = self._turnstile._capture()
         self._held = self.held
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        turnstile = self._turnstile
         with turnstile._change:
             turnstile._holder = None
             if self._unseen and not self._left:  # it came as this thread was about to step back

@@ -6,6 +6,8 @@ import gc
 import os
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +38,23 @@ def main() -> int:
 
 
 class Worker:
-    """Carries out the scheduler's messages until `Quit`; every run has a thread of its own."""
+    """Carries out the scheduler's messages until `Quit`; every run has a thread of its own.
 
-    def __init__(self, experiment: ExperimentDir, link: WorkerLink) -> None:
+    When a run fails, `probe` says why the device can do nothing any more, if that is so; then the process is `end`ed.
+    """
+
+    def __init__(
+        self,
+        experiment: ExperimentDir,
+        link: WorkerLink,
+        probe: Callable[[Any], str] | None = None,
+        end: Callable[[int], None] = os._exit,
+    ) -> None:
         import datasets
         import torch
         import transformers
 
-        from rftui.training import process_state
+        from rftui.training import failures, process_state
         from rftui.training.base_models import BaseModels
         from rftui.training.trainers import TrainerBuilder
         from rftui.training.turnstile import Turnstile
@@ -62,6 +73,8 @@ class Worker:
         self._builder = TrainerBuilder(experiment, BaseModels(self._device), self._device)
         self._threads: dict[int, RunThread] = {}
         self._gauge = threading.Event()
+        self._probe = probe or failures.device_fault
+        self._end = end
 
     def work(self) -> None:
         """Until `Quit`, or until the scheduler is gone: then the process ends after its present step."""
@@ -82,12 +95,43 @@ class Worker:
             while True:
                 asked = self._link.tasks()
                 for message in asked:
-                    self._carry_out(message)
+                    self._guarded(message)
                 if last := next((message for message in asked if isinstance(message, messages.Quit)), None):
                     return last
         except LinkLost:
             self._turnstile.close()
             return None
+
+    def _guarded(self, message: Any) -> None:
+        """Carry it out; what goes wrong is told of the run or the configs concerned, and costs no other run."""
+        try:
+            self._carry_out(message)
+        except Exception as error:
+            from rftui.training import failures
+
+            traceback.print_exc()
+            why = failures.line(error)
+            match message:
+                case messages.Turn():
+                    log = self._experiment.run(message.run.id).log
+                    failed = messages.Failed(message.run.id, failures.line(error, log), traceback.format_exc())
+                    self._link.report(failed)
+                case messages.SnapshotWeights(run, clones):
+                    self._link.report(messages.WeightsReady(run, clones))  # those without a start/ fail
+                case messages.Check(fit):
+                    self._link.report(messages.Checked(fit, [(None, f"the configs could not be checked: {why}")], []))
+                case messages.Describe():
+                    self._link.report(messages.Note(f"the knobs could not be described: {why}", level="error"))
+                case _:
+                    raise
+
+    def _broken(self, why: str) -> None:
+        """The device can do nothing any more: end, so that no other run fails of it; the scheduler starts another
+        worker."""
+        print(f"the device {self._device} can do nothing any more: {why}", file=sys.stderr, flush=True)
+        self._turnstile.close()
+        self._link.close()
+        self._end(1)
 
     def _carry_out(self, message: Any) -> None:
         match message:
@@ -130,6 +174,8 @@ class Worker:
                 directory,
                 Path(message.resume) if message.resume else None,
                 self._device,
+                self._probe,
+                self._broken,
             )
             self._threads[run.id] = thread
             thread.start()
@@ -152,7 +198,10 @@ class Worker:
             if self._device.type == "cuda":
                 import torch
 
-                free, total = torch.cuda.mem_get_info(self._device)
+                try:
+                    free, total = torch.cuda.mem_get_info(self._device)
+                except RuntimeError:  # a device that can do nothing any more
+                    continue
                 used, load = total - free, _gpu_load(self._device)
             self._link.report(messages.Gauge(used, total, load))
 

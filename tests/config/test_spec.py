@@ -136,3 +136,49 @@ def test_notices_and_knobs_travel(tmp_path):
     Spec(expand(config)).save(tmp_path / "spec.pkl")
     first, second = Spec.load(tmp_path / "spec.pkl").run_configs
     assert first.knobs == {"training_args.warmup_steps": 0.1} and first.notices and second.config["model_name"] == "m"
+
+
+COUNTERS = """
+import functools, sys
+from pathlib import Path
+from rftui.automl import RFModelConfig
+from rftui.automl.grid import expand
+from rftui.config.spec import Spec
+
+seen = []
+
+class Counter:
+    made = 0
+    def __init__(self):
+        self.calls = 0
+    def __call__(self, row):
+        type(self).made += 1
+        self.calls += 1
+        return self.calls, type(self).made
+
+@functools.lru_cache(maxsize=4)
+def load(name):
+    return [name]
+
+def create(config, kept={}):
+    seen.append(1)
+    kept.setdefault("calls", []).append(1)
+    load("m").append(1)
+    return len(seen), len(kept["calls"]), len(load("m"))
+
+if __name__ == "__main__":
+    run_configs = expand(RFModelConfig("m", formatting_func=Counter()))
+    Spec(run_configs, create_model_fn=create).save(Path(sys.argv[1]))
+"""
+
+
+def test_each_load_makes_what_functions_keep_anew(tmp_path):
+    """Globals, defaults, closures, objects, classes and caches: as a process of its own would have them."""
+    script, path = tmp_path / "script.py", tmp_path / "spec.pkl"
+    script.write_text(COUNTERS)
+    subprocess.run([sys.executable, str(script), str(path)], check=True, cwd=tmp_path)
+    for _ in range(2):
+        spec = Spec.load(path)
+        count = spec.run_configs[0].config["formatting_func"]
+        assert [count({}), count({})] == [(1, 1), (2, 2)]
+        assert [spec.create_model_fn({}), spec.create_model_fn({})] == [(1, 1, 2), (2, 2, 3)]

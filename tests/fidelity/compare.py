@@ -21,27 +21,31 @@ THREADS = max(1, (os.cpu_count() or 1) // 2)
 """Torch threads of each of two workers, and so of a plain training."""
 
 
-def plain(out, cases):
-    """The directories of the cases' plain trainings."""
+def plain(out, cases, *script):
+    """The directories of the cases' plain trainings, by plain.py or another `script` with its first arguments."""
     named = [case | {"name": str(number)} for number, case in enumerate(cases)]
     out.mkdir()
     (out / "cases.json").write_text(json.dumps(named))
-    command = [sys.executable, str(HERE / "plain.py"), str(out / "cases.json"), str(out)]
+    command = [sys.executable, *_script(script or ("plain.py",)), str(out / "cases.json"), str(out)]
     environment = os.environ | {"OMP_NUM_THREADS": str(THREADS)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return [out / case["name"] for case in named]
 
 
+def _script(script):
+    return [str(HERE / script[0]), *script[1:]]
+
+
 class Rftui:
     """An experiment of cases, trained by a scheduler process on two workers."""
 
-    def __init__(self, home, cases):
+    def __init__(self, home, cases, *script):
         self.home = home
         home.mkdir()
         (home / "cases.json").write_text(json.dumps(cases))
         self.experiment = ExperimentDir(home / "fidelity")
-        self._start([str(HERE / "script.py"), str(home / "cases.json")])
+        self._start([*_script(script or ("script.py",)), str(home / "cases.json")])
 
     def _start(self, command, **environment):
         environment = os.environ | {"RFTUI_HOME": str(self.home), "RFTUI_DEVICES": "cpu:2"} | environment

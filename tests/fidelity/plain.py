@@ -49,7 +49,7 @@ def train(case: dict, out: Path) -> None:
     (out / "history.json").write_text(json.dumps(trainer.state.log_history))
 
 
-def main(cases: list[dict], out: Path) -> int:
+def main(cases: list[dict], out: Path, train=train) -> int:
     running, failed, waiting = set(), 0, list(cases)
     while waiting or running:
         while waiting and len(running) < 2:

@@ -182,7 +182,10 @@ class FakeWorker(threading.Thread):
             raise Died
         if self.world.set_backs[run, step]:
             self.leave(run)
-            self.link.report(messages.Failed(run, "it broke", "", 0.1, self.world.set_backs[run, step].pop()))
+            why = self.world.set_backs[run, step].pop()
+            self.link.report(messages.Failed(run, "it broke", "", 0.1, why))
+            if why == "device":
+                raise Died
             return
         if error := self.world.failures.get((run, step)):
             self.leave(run)

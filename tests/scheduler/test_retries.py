@@ -45,6 +45,17 @@ def test_a_run_whose_data_process_died_goes_on_and_the_others_stay_where_they_ar
     assert not [task for task in world.asked if isinstance(task, messages.Halt)]
 
 
+def test_a_broken_device_costs_no_run(play, kept, world):
+    """Its worker ends; the run that met it goes on from its last checkpoint, as do the others."""
+    world.save_chunks = True
+    world.set_backs[2, 3], world.set_backs[3, 5] = ["device"], ["device"]
+    assert play().end() == 0
+    store = kept()
+    assert {run.state for run in store.runs()} == {DONE}
+    assert any("run 2 lost its device: the worker there is started again" in event.text for event in store.events())
+    world.set_backs.clear()
+
+
 def test_a_run_that_cannot_be_saved_waits_for_room_while_the_others_go_on(play, eyes, world):
     world.full.add(2)
     hold = world.hold(1, 1)

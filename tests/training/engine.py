@@ -23,7 +23,7 @@ TINY = str(TINYCHAT)
 class Engine:
     """Trains the configs of `group` on the rows of tests/fidelity; every run has reports of its own."""
 
-    def __init__(self, home, group, create=None, num_chunks=4, eval_rows=6):
+    def __init__(self, home, group, create=None, num_chunks=4, eval_rows=6, setup=None):
         disable_progress_bars()
         self.experiment = paths.create(home, "engine")
         self.run_configs = expand(group)
@@ -31,7 +31,7 @@ class Engine:
         train.save_to_disk(str(self.experiment.data(1) / "train"))
         if eval_rows:
             train.select(range(eval_rows)).save_to_disk(str(self.experiment.data(1) / "eval"))
-        Spec(self.run_configs, create, num_chunks=num_chunks).save(self.experiment.spec(1))
+        Spec(self.run_configs, create, num_chunks=num_chunks, setup_fn=setup).save(self.experiment.spec(1))
         self._turnstile = Turnstile(process_state.capture, process_state.restore)
         self._builder = TrainerBuilder(self.experiment, BaseModels(torch.device("cpu")), torch.device("cpu"))
         self._reports, self._threads = {}, {}
@@ -57,8 +57,15 @@ class Engine:
         return run
 
     def make_models_by(self, create):
-        """This very object makes the models; what the experiment keeps would be a copy of it."""
-        self._builder.spec(1).create_model_fn = create
+        """This very object makes the models of all runs; what they load would be copies of it."""
+        load = self._builder.spec
+
+        def spec(fit):
+            loaded = load(fit)
+            loaded.create_model_fn = create
+            return loaded
+
+        self._builder.spec = spec
 
     def turn(self, number):
         self._turnstile.train(self._threads[number].slot)

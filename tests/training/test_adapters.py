@@ -97,7 +97,7 @@ class Tokenizer:
 
 
 def pointers(models, given, create):
-    model, _ = models.get(given, create, 0)
+    model, _ = models.get(given, create, 0, fit=id(create))
     return [parameter.data_ptr() for parameter in model.parameters()]
 
 
@@ -122,3 +122,74 @@ def test_runs_share_a_base_exactly_if_the_users_function_read_the_same_values():
     assert all_of != first
     assert pointers(models, config(), by_everything) == all_of
     assert pointers(models, config(training_args={"learning_rate": 2}), by_everything) != all_of
+
+
+def test_what_a_function_takes_out_of_its_config_still_tells_bases_apart():
+    models = BaseModels(torch.device("cpu"))
+
+    def pops(given):
+        given["model_kwargs"].pop("dtype", None)
+        return base(), Tokenizer()
+
+    first = pointers(models, config(model_kwargs={"dtype": "bfloat16"}), pops)
+    assert pointers(models, config(), pops) != first
+    assert pointers(models, config(model_kwargs={"dtype": "bfloat16"}), pops) == first
+
+
+@pytest.mark.parametrize("peft", [None, {"r": 4}])
+def test_a_model_that_was_handed_out_is_refused_for_another_run(peft):
+    """Out of a cache that no copy of the function could have of its own."""
+    models, cached = BaseModels(torch.device("cpu")), base()
+
+    def hands_out(given):
+        given.items()
+        return cached, Tokenizer()
+
+    models.get(config(peft_config=peft), hands_out, 0)
+    with pytest.raises(UserError, match="create_model_fn returned a model that another run"):
+        models.get(config(peft_config=peft, training_args={"learning_rate": 2}), hands_out, 0)
+    twin = LlamaForCausalLM(cached.config)
+    twin.model = cached.model
+    with pytest.raises(UserError, match="create_model_fn returned a model that another run"):
+        models.get(config(peft_config=None), lambda given: (twin, Tokenizer()), 0)
+
+
+def test_a_tokenizer_that_is_handed_out_twice_is_each_runs_own():
+    models, tokenizer = BaseModels(torch.device("cpu")), Tokenizer()
+    given = [models.get(config(peft_config=None), lambda given: (base(), tokenizer), 0)[1] for _ in range(2)]
+    assert len({id(tokenizer), *map(id, given)}) == 3
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        lambda model: model.model.norm.weight.data.mul_(2),
+        lambda model: model.requires_grad_(False),
+        lambda model: model.model.norm.register_forward_hook(lambda *_: None),
+        lambda model: setattr(model.model, "norm", torch.nn.Identity()),
+    ],
+    ids=["weights", "requires_grad", "hooks", "modules"],
+)
+def test_a_base_that_was_touched_is_not_shared(touch):
+    models, made = BaseModels(torch.device("cpu")), []
+
+    def create(given):
+        made.append(base())
+        return made[-1], Tokenizer()
+
+    first = pointers(models, config(), create)
+    assert pointers(models, config(), create) == first and len(made) == 1
+    touch(made[0])
+    assert pointers(models, config(), create) != first and len(made) == 2
+
+
+def test_a_model_with_hooks_of_the_users_is_not_shared():
+    """Copies of it would share the functions, and what they keep."""
+    models = BaseModels(torch.device("cpu"))
+
+    def create(given):
+        model = base()
+        model.model.register_forward_hook(lambda *_: None)
+        return model, Tokenizer()
+
+    assert pointers(models, config(), create) != pointers(models, config(), create)

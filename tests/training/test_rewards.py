@@ -12,7 +12,7 @@ from rftui.training.rewards import checked
 
 
 def call(function, count=2):
-    return checked(function)[0](completions=["a"] * count, prompts=["p"] * count)
+    return checked([function])[0](completions=["a"] * count, prompts=["p"] * count)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,8 @@ def test_numbers_of_any_kind_pass(made):
         (None, "returned NoneType, not a list"),
         ([1.0, float("nan")], "nan for completion 1"),
         ([float("inf"), 1.0], "inf for completion 0"),
+        ({0: 1.0, 1: 2.0}, "returned dict, not a list"),
+        ([None, None], "None for all 2 completions"),
         (["1.0", 2.0], "'1.0' for completion 0, not a number"),
         ([[1.0], 2.0], "for completion 0, not a number"),
     ],
@@ -60,3 +62,23 @@ def test_names_and_kinds_stay():
 def test_a_model_is_copied_for_each_trainer():
     model = torch.nn.Linear(1, 1)
     assert checked([model])[0] is not model
+
+
+def test_functions_of_which_another_one_has_a_number_may_return_none_for_all():
+    """Each may be meant for some of the prompts only."""
+    made = {"first": [None, None], "second": [1.0, None]}
+
+    def first(completions, **_):
+        return made["first"]
+
+    def second(completions, **_):
+        return made["second"]
+
+    rewards = checked([first, second])
+    for step in ([[None, None], [1.0, None]], [[1.0, None], [None, None]], [[None, None], [1.0, 1.0]]):
+        made["first"], made["second"] = step
+        assert [reward(completions=["a", "b"]) for reward in rewards] == step
+    made["first"] = made["second"] = [None, None]
+    rewards[0](completions=["a", "b"])
+    with pytest.raises(UserError, match="reward function first and second returned None for all 2 completions"):
+        rewards[1](completions=["a", "b"])

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import json
 import math
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from rftui import messages
 from rftui.automl import RFGRPOConfig, RFLoraConfig, RFModelConfig, RFSFTConfig
@@ -62,7 +63,8 @@ def not_a_number(output):
 
 
 def test_a_run_that_diverges_fails_at_that_step_and_keeps_its_checkpoint(tmp_path):
-    engine = Engine(tmp_path, [config(save_strategy="chunk"), config()], Meddler(4, not_a_number), eval_rows=0)
+    engine = Engine(tmp_path, [config(save_strategy="chunk"), config()], eval_rows=0)
+    engine.make_models_by(Meddler(4, not_a_number))
     engine.start(1)
     seen = engine.train(1)
     assert isinstance(seen[-1], messages.Failed) and seen[-1].error.startswith("diverged at step 4: its loss is nan")
@@ -80,7 +82,8 @@ def out_of_memory(output):
 
 
 def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_path):
-    engine = Engine(tmp_path, config(save_strategy="chunk"), Meddler(4, out_of_memory), eval_rows=0)
+    engine = Engine(tmp_path, config(save_strategy="chunk"), eval_rows=0)
+    engine.make_models_by(Meddler(4, out_of_memory))
     engine.start(1)
     seen = engine.train(1)
     assert isinstance(seen[-1], messages.Failed) and seen[-1].cause == "memory"
@@ -89,6 +92,22 @@ def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_pat
     engine.start(1, resume=True)
     seen = engine.train(1)
     assert of(seen, messages.Begun)[0].step == 2 and isinstance(seen[-1], messages.Finished)
+
+
+def test_the_floor_is_given_up_whatever_the_clean_up_raises(tmp_path, monkeypatch):
+    engine = Engine(tmp_path, [config(), config()], eval_rows=0)
+    engine.make_models_by(Meddler(0, None))
+    engine.start(1)
+    with monkeypatch.context() as patched:
+
+        def broken(*_):
+            raise RuntimeError("broken")
+
+        patched.setattr(gc, "collect", broken)
+        engine.turn(1)
+        assert "RuntimeError: broken" in engine.until(1, messages.Failed)[-1].error
+    engine.start(2)
+    assert isinstance(engine.train(2)[-1], messages.Finished)
 
 
 def adapters_alive():
@@ -291,3 +310,37 @@ def test_a_cold_clone_has_its_parents_reward_functions(tmp_path):
     clone = Run(2, "clone", "GRPO", parent=1, changes={"training_args.learning_rate": 1e-3})
     trainer = engine._builder.build(clone).trainer
     assert trainer.reward_func_names == ["short"] and trainer.args.learning_rate == 1e-3
+
+
+def test_what_trl_extends_in_a_lora_config_is_each_runs_own_also_after_a_stop(tmp_path):
+    """A chat template's tokenizer with more tokens; every build of a trainer adds them anew, to a fresh config."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
+    tokenizer.save_pretrained(tmp_path / "more")
+    untied = AutoConfig.from_pretrained(TINY, tie_word_embeddings=False, num_hidden_layers=1, dtype=torch.float32)
+    LlamaForCausalLM(untied).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(TINY).save_pretrained(tmp_path / "model")
+    group = [config(chat_template_path=str(tmp_path / "more"), learning_rate=rate) for rate in (1e-3, 2e-3)]
+    for each in group:
+        each.model_name = str(tmp_path / "model")
+        each.peft_config = RFLoraConfig(
+            r=4,
+            target_modules=["q_proj"],
+            trainable_token_indices={"embed_tokens": [5]},
+            modules_to_save=["lm_head"],
+        )
+    group[1].peft_config = group[0].peft_config
+    engine = Engine(tmp_path, group, eval_rows=0)
+    for number in (1, 2):
+        engine.start(number)
+        for _ in range(2):
+            engine.turn(number)
+            engine.until(number, messages.TurnEnded)
+            engine.order(messages.Halt(number))
+            engine.until(number, messages.Halted)
+            engine.start(number, resume=True)
+        final = engine.train(number)[-1]
+        assert isinstance(final, messages.Finished)
+        kept = json.loads((Path(final.final) / "adapter_config.json").read_text())
+        indices = kept["trainable_token_indices"]["embed_tokens"]
+        assert indices[0] == 5 and len(set(indices)) == len(indices) > 2 and kept["modules_to_save"] == ["lm_head"]

@@ -344,6 +344,18 @@ def test_what_the_user_set_wins():
     assert "gradient_checkpointing" not in kwargs
 
 
+def test_what_a_seed_moves_is_told():
+    """The rows' order is run_fit's, so that runs see the same rows; GRPO has one seed for both."""
+    kwargs, _, notices, _ = taken({"seed": 3})
+    assert (kwargs["seed"], kwargs["data_seed"]) == (
+        3,
+        7,
+    ) and "rows come in the order of run_fit's seed, 7" in notices[0]
+    assert taken({"seed": 7})[2] == [] and "seed" not in taken({})[0]
+    kwargs, _, notices, _ = taken({"seed": 3, "data_seed": 3})
+    assert len(notices) == 1 and "own order" in notices[0]
+
+
 def test_trls_and_pefts_own_objects_are_read():
     from peft import LoraConfig
 

@@ -118,3 +118,33 @@ def test_an_order_that_comes_as_a_run_steps_back_is_carried_out():
     turnstile.train(a.slot)
     assert take(record, 6)[-2:] == [("a", "turn over"), ("a", "save")]
     turnstile.close()
+
+
+def test_a_run_that_cannot_be_parked_or_taken_up_gives_the_floor_up():
+    """Whatever capture and restore raise: a broken one, too, must not keep the others from training."""
+    broken = {"capture": False, "restore": False}
+
+    def fails(which):
+        if broken[which]:
+            broken[which] = False
+            raise RuntimeError(which)
+
+    turnstile, record = Turnstile(lambda: fails("capture"), lambda state: fails("restore")), queue.Queue()
+    other = Run("other", turnstile, record)
+    other.start()
+    for which in ("restore", "capture"):
+        run = Run(which, turnstile, record, at_step=1, do=lambda which=which: broken.update({which: True}))
+        broken["restore"] = which == "restore"
+        run.start()
+        turnstile.train(run.slot)
+        assert run.ended.wait(10)
+    broken["capture"] = True  # as the last thing that a run does
+    last = Run("last", turnstile, record)
+    last.start()
+    turnstile.order(last.slot, "stop")
+    turnstile.train(last.slot)
+    assert last.ended.wait(10)
+    turnstile.train(other.slot)
+    while record.get(timeout=10) != ("other", "turn over"):
+        pass
+    turnstile.close()

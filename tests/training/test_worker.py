@@ -2,6 +2,7 @@
 
 import errno
 import queue
+import shutil
 import threading
 
 import pytest
@@ -36,6 +37,9 @@ class Link:
     def report(self, message):
         self.said.put(message)
 
+    def close(self):
+        self.said.put("closed")
+
     def ask(self, *messages):
         self.asked.put(list(messages))
 
@@ -46,27 +50,50 @@ class Link:
         return message
 
 
+class Crew:
+    """A worker in a thread of this process, whose runs save at each chunk end; `how` is what `Worker` takes."""
+
+    def __init__(self, home, create=None, **how):
+        self.experiment = paths.create(home, "e")
+        args = RFSFTConfig(per_device_train_batch_size=4, max_length=48, logging_steps=1, save_strategy="chunk")
+        peft = RFLoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+        run_configs = expand(RFModelConfig(TINY, peft_config=peft, training_args=args))
+        Dataset.from_list(rows()).save_to_disk(str(self.experiment.data(1) / "train"))
+        Spec(run_configs, create, num_chunks=4).save(self.experiment.spec(1))
+        self.link = Link()
+        working = Worker(self.experiment, self.link, **how)
+        self.thread = threading.Thread(target=working.work, daemon=True)
+        self.thread.start()
+        self.link.until(messages.Ready)
+
+    def end(self):
+        self.link.asked.put(None)
+        self.thread.join(60)
+
+
 @pytest.fixture
-def worker(tmp_path, monkeypatch):
-    """A worker with a run that saves at each chunk end, and its link."""
+def crew(tmp_path, monkeypatch):
+    """Makes a worker."""
     for name, value in (("RFTUI_THREADS", "1"), ("RFTUI_DEVICE", "cpu")):
         monkeypatch.setenv(name, value)
-    experiment = paths.create(tmp_path, "e")
-    args = RFSFTConfig(per_device_train_batch_size=4, max_length=48, logging_steps=1, save_strategy="chunk")
-    peft = RFLoraConfig(r=4, target_modules=["q_proj", "v_proj"])
-    run_configs = expand(RFModelConfig(TINY, peft_config=peft, training_args=args))
-    Dataset.from_list(rows()).save_to_disk(str(experiment.data(1) / "train"))
-    Spec(run_configs, None, num_chunks=4).save(experiment.spec(1))
-    link = Link()
-    working = Worker(experiment, link)
-    thread = threading.Thread(target=working.work, daemon=True)
-    thread.start()
-    link.until(messages.Ready)
-    link.ask(messages.Turn(Run(1, "a", config=run_configs[0].config)))
-    link.until(messages.TurnEnded)
-    yield experiment, link, thread
-    link.asked.put(None)
-    thread.join(60)
+    made = []
+
+    def make(*args, **how):
+        made.append(Crew(tmp_path, *args, **how))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@pytest.fixture
+def worker(crew):
+    """A worker with a run that had its first turn, and its link."""
+    made = crew()
+    made.link.ask(messages.Turn(Run(1, "a")))
+    made.link.until(messages.TurnEnded)
+    return made.experiment, made.link, made.thread
 
 
 def ended(thread):
@@ -117,3 +144,45 @@ def test_it_ends_at_the_next_step_when_its_scheduler_is_gone(worker):
     link.until(messages.Stepped)
     link.asked.put(None)
     assert ended(thread)
+
+
+def test_what_goes_wrong_with_a_message_fails_the_run_concerned_and_no_other(crew):
+    made = crew()
+    made.experiment.run(1).path.write_text("a file where the run's folder should be")
+    made.link.ask(messages.Turn(Run(1, "a")))
+    failed = made.link.said.get(timeout=60)
+    assert isinstance(failed, messages.Failed) and failed.run == 1 and failed.error.startswith("FileExistsError")
+    assert "\n" not in failed.error
+    made.link.ask(messages.Turn(Run(2, "b")))
+    assert made.link.until(messages.TurnEnded).run == 2
+
+
+def test_configs_that_cannot_be_checked_are_a_fault(crew):
+    made = crew()
+    shutil.rmtree(made.experiment.data(1))
+    made.link.ask(messages.Check(1, [Run(1, "a")]))
+    [(run, text)] = made.link.until(messages.Checked).faults
+    assert run is None and text.startswith("the configs could not be checked: FileNotFoundError")
+
+
+def dies(config):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_worker_whose_device_can_do_nothing_any_more_ends(crew):
+    """With the floor held: no other run trains there and fails of it."""
+    ended = queue.Queue()
+    made = crew(dies, probe=lambda device: "CUDA error: an illegal memory access", end=ended.put)
+    made.link.ask(messages.Turn(Run(1, "a")), messages.Turn(Run(2, "b")))
+    failed = made.link.said.get(timeout=60)
+    assert isinstance(failed, messages.Failed) and failed.cause == "device"
+    assert made.link.said.get(timeout=60) == "closed" and ended.get(timeout=60) == 1
+    assert made.link.said.empty()
+
+
+def test_a_run_that_fails_on_a_sound_device_fails_alone(crew):
+    made = crew(dies)
+    made.link.ask(messages.Turn(Run(1, "a")))
+    failed = made.link.said.get(timeout=60)
+    assert failed.cause == "" and f"in dies ({__file__}, line" in failed.error
+    assert failed.error.endswith(f"; see {made.experiment.run(1).log}") and made.thread.is_alive()
