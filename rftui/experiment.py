@@ -68,14 +68,17 @@ class Experiment:
         create_model_func: Callable[..., Any] | None = None,
         num_shards: int | None = None,
         rules: Any = None,
+        drop_bad_rows: bool = False,
         **unknown: Any,
     ) -> list[Run]:
         """Train every config of the group on the dataset, chunk by chunk, and return the runs as they ended.
 
         Datasets are `datasets.Dataset`s or lists of dicts. `create_model_fn(config)` returns (model, tokenizer);
         without it they are loaded from `model_name`. An epoch is cut into `num_chunks` (or `num_shards`; 4 if not
-        given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. Faults that
-        are known before anything starts come together.
+        given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way.
+        `drop_bad_rows` leaves out, with a notice, rows in which what a config trains on is null or empty (else they
+        are faults); rows on which a formatting function fails are always faults. Faults that are known before anything
+        starts come together.
         """
         try:
             fit = Fit(
@@ -87,6 +90,7 @@ class Experiment:
                 seed,
                 rules,
                 unknown,
+                drop_bad_rows=drop_bad_rows,
             )
             if self._ended:
                 raise UserError(f"experiment {self.name!r} has ended; create a new Experiment for another run_fit")

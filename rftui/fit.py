@@ -40,6 +40,8 @@ class Fit:
         seed: int,
         given_rules: Any,
         unknown: dict[str, Any],
+        *,
+        drop_bad_rows: bool = False,
     ) -> None:
         self.notices: list[str] = []
         faults = [f"run_fit has no argument {name!r}{nearest(name, _ARGUMENTS)}" for name in unknown]
@@ -68,11 +70,34 @@ class Fit:
         self.spec = Spec(
             run_configs, create_model_fn, num_chunks, chunk_size, seed, has_eval=self.datasets["eval"] is not None
         )
+        if drop_bad_rows and not faults:
+            self._drop_bad_rows(faults)
         if not faults:
             faults = self.spec.troubles()
         if faults:
             raise UserError(*faults)
         self._plan_chunks()
+
+    def _drop_bad_rows(self, faults: list[str]) -> None:
+        """Leave the rows out that any of the configs cannot train on as they are; the notices count them."""
+        from rftui.training.row_faults import bad_rows
+        from rftui.training.rows import Need, formatting
+
+        for name, dataset in self.datasets.items():
+            bad: set[int] = set()
+            for index, run_config in enumerate(self.spec.run_configs if dataset is not None else ()):
+                need = Need(run_config.algo, run_config.config)
+                if formatting(self.spec, index, dataset.column_names) is None and need.met(dataset.column_names):
+                    bad |= set(bad_rows(dataset, need))
+            if bad:
+                self.datasets[name] = dataset.select([row for row in range(len(dataset)) if row not in bad])
+                shown = ", ".join(map(str, sorted(bad)[:5])) + ", ..." * (len(bad) > 5)
+                self.notices.append(
+                    f"{len(bad)} of the {len(dataset)} rows of {name}_dataset are left out, since a column is null "
+                    f"or empty (rows {shown}, counted from 0)"
+                )
+                if len(bad) == len(dataset):
+                    faults.append(f"{name}_dataset has no row that can be trained on: {self.notices[-1]}")
 
     def _whole(self, name: str, value: Any) -> Any:
         """A whole number as the user may hold it; what is none stays."""
@@ -144,7 +169,7 @@ class Fit:
 
 _ARGUMENTS = (
     "config_group create_model_fn train_dataset eval_dataset num_chunks seed chunk_size "
-    "param_config create_model_func num_shards rules"
+    "param_config create_model_func num_shards rules drop_bad_rows"
 ).split()
 
 

@@ -182,6 +182,24 @@ def test_every_key_of_every_row_is_kept_whichever_row_comes_first(trained):
         assert load_from_disk(trained[-1][0].data(1) / "eval").to_list() == wanted
 
 
+def test_bad_rows_are_left_out_where_the_user_says_so(trained):
+    rows = [{"text": "a"}, {"text": None}, {"text": "c"}]
+    experiment = Experiment("whole")
+    experiment.run_fit(CONFIGS, None, rows)
+    assert store_of(experiment).fits[0]["rows"] == 3, "they are for the check to tell"
+    experiment = Experiment("dropped")
+    experiment.run_fit(CONFIGS, None, rows, rows[1:], drop_bad_rows=True)
+    fit, said = store_of(experiment).fits[0], store_of(experiment).said
+    assert (fit["rows"], fit["eval_rows"]) == (2, 1)
+    assert load_from_disk(trained[-1][0].data(1) / "train").to_list() == [rows[0], rows[2]]
+    assert any(
+        line.startswith("1 of the 3 rows of train_dataset are left out") and "(rows 1," in line for line in said
+    )
+    assert any(line.startswith("1 of the 2 rows of eval_dataset are left out") for line in said)
+    with pytest.raises(UserError, match="no row that can be trained on"):
+        Experiment("none").run_fit(CONFIGS, None, [{"text": None}], drop_bad_rows=True)
+
+
 def test_a_format_that_only_changes_the_container_is_kept(trained):
     Experiment("format").run_fit(CONFIGS, None, Dataset.from_list(ROWS).with_format("numpy"))
     kept = load_from_disk(trained[-1][0].data(1) / "train")

@@ -58,7 +58,7 @@ def test_rows_of_several_chunks_and_of_a_selection_are_counted_from_the_first(tm
     rows.save_to_disk(tmp_path, num_shards=3)
     for dataset, row in ((load_from_disk(tmp_path), 5), (rows.select([1, 5, 2]), 1)):
         faults, notices = row_faults(dataset, need(), "train_dataset")
-        assert not faults and len(notices) == 1 and f"content is null: 1 of {len(dataset)} (rows {row}," in notices[0]
+        assert not faults and len(notices) == 1 and f"as empty ones: 1 of {len(dataset)} (rows {row}," in notices[0]
 
 
 def test_a_call_of_a_tool_needs_no_content():
