@@ -69,6 +69,7 @@ class Experiment:
         num_shards: int | None = None,
         rules: Any = None,
         setup_fn: Callable[[], Any] | None = None,
+        drop_bad_rows: bool = False,
         **unknown: Any,
     ) -> list[Run]:
         """Train every config of the group on the dataset, chunk by chunk, and return the runs as they ended.
@@ -77,7 +78,9 @@ class Experiment:
         without it they are loaded from `model_name`. An epoch is cut into `num_chunks` (or `num_shards`; 4 if not
         given) chunks or into chunks of `chunk_size` rows. `rules` (one, or a list) stop runs on the way. `seed` sets
         the rows' order. Workers do not run the script: what it registers or patches in libraries goes into
-        `setup_fn()`, which each of them calls once before it makes anything. Faults that are known before anything
+        `setup_fn()`, which each of them calls once before it makes anything. `drop_bad_rows` leaves out, with a
+        notice, rows in which what a config trains on is null or empty (else they are faults); rows on which a
+        formatting function fails are always faults. Faults that are known before anything
         starts come together.
         """
         try:
@@ -90,7 +93,8 @@ class Experiment:
                 seed,
                 rules,
                 unknown,
-                setup_fn,
+                setup_fn=setup_fn,
+                drop_bad_rows=drop_bad_rows,
             )
             if self._ended:
                 raise UserError(f"experiment {self.name!r} has ended; create a new Experiment for another run_fit")

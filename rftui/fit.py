@@ -15,8 +15,10 @@ from rftui.chunks import chunks_per_epoch
 from rftui.config.generation import GENERATION, generation_faults, rows_per_step
 from rftui.config.nearest import nearest
 from rftui.config.spec import RunConfig, Spec, plain
+from rftui.config.values import native, number_of
 from rftui.errors import UserError
 from rftui.formatting import format_bytes
+from rftui.given_rows import as_dataset, written_bytes
 from rftui.naming import run_name
 from rftui.runs import Run
 
@@ -38,7 +40,9 @@ class Fit:
         seed: int,
         given_rules: Any,
         unknown: dict[str, Any],
+        *,
         setup_fn: Any = None,
+        drop_bad_rows: bool = False,
     ) -> None:
         self.notices: list[str] = []
         faults = [f"run_fit has no argument {name!r}{nearest(name, _ARGUMENTS)}" for name in unknown]
@@ -49,6 +53,10 @@ class Fit:
             )
         if setup_fn is not None and not callable(setup_fn):
             faults.append(f"setup_fn is {type(setup_fn).__name__}, not a function without arguments")
+        num_chunks, chunk_size, seed = (
+            self._whole(name, value)
+            for name, value in (("num_chunks", num_chunks), ("chunk_size", chunk_size), ("seed", seed))
+        )
         faults += [
             f"{name} must be a whole number, {least} or more, not {value!r}"
             for name, value, least in (("num_chunks", num_chunks, 1), ("chunk_size", chunk_size, 1), ("seed", seed, 0))
@@ -71,11 +79,42 @@ class Fit:
             has_eval=self.datasets["eval"] is not None,
             setup_fn=setup_fn,
         )
+        if drop_bad_rows and not faults:
+            self._drop_bad_rows(faults)
         if not faults:
             faults = self.spec.troubles()
         if faults:
             raise UserError(*faults)
         self._plan_chunks()
+
+    def _drop_bad_rows(self, faults: list[str]) -> None:
+        """Leave the rows out that any of the configs cannot train on as they are; the notices count them."""
+        from rftui.training.row_faults import bad_rows
+        from rftui.training.rows import Need, formatting
+
+        for name, dataset in self.datasets.items():
+            bad: set[int] = set()
+            for index, run_config in enumerate(self.spec.run_configs if dataset is not None else ()):
+                need = Need(run_config.algo, run_config.config)
+                if formatting(self.spec, index, dataset.column_names) is None and need.met(dataset.column_names):
+                    bad |= set(bad_rows(dataset, need))
+            if bad:
+                self.datasets[name] = dataset.select([row for row in range(len(dataset)) if row not in bad])
+                shown = ", ".join(map(str, sorted(bad)[:5])) + ", ..." * (len(bad) > 5)
+                self.notices.append(
+                    f"{len(bad)} of the {len(dataset)} rows of {name}_dataset are left out, since a column is null "
+                    f"or empty (rows {shown}, counted from 0)"
+                )
+                if len(bad) == len(dataset):
+                    faults.append(f"{name}_dataset has no row that can be trained on: {self.notices[-1]}")
+
+    def _whole(self, name: str, value: Any) -> Any:
+        """A whole number as the user may hold it; what is none stays."""
+        number = number_of(value, whole=True)
+        if number is None:
+            return native(value, name)
+        self.notices.append(f"{name} is text, {value!r}: taken as the number {number}")
+        return number
 
     def _plan_chunks(self) -> None:
         spec, rows = self.spec, len(self.datasets["train"])
@@ -95,7 +134,7 @@ class Fit:
         """Raises UserError where the disk of `home` has no room for the rows and some checkpoints."""
         there = next(path for path in (home, *home.parents) if path.exists())
         free = shutil.disk_usage(there).free
-        rows = sum(dataset.data.nbytes for dataset in self.datasets.values() if dataset is not None)
+        rows = sum(written_bytes(dataset) for dataset in self.datasets.values() if dataset is not None)
         if free < rows + _TOO_LITTLE:
             raise UserError(
                 f"only {format_bytes(free)} are free on the disk of {home}, and the rows and checkpoints need "
@@ -139,7 +178,7 @@ class Fit:
 
 _ARGUMENTS = (
     "config_group create_model_fn train_dataset eval_dataset num_chunks seed chunk_size "
-    "param_config create_model_func num_shards rules setup_fn"
+    "param_config create_model_func num_shards rules setup_fn drop_bad_rows"
 ).split()
 
 
@@ -149,32 +188,7 @@ def _dataset(given: Any, name: str, faults: list[str]) -> Any:
         if name == "train":
             faults.append("run_fit needs a train_dataset: a datasets.Dataset, or a list of dicts")
         return None
-    from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
-
-    name = f"{name}_dataset"
-    if isinstance(given, list) and all(isinstance(row, dict) for row in given):
-        try:
-            given = Dataset.from_list(given)
-        except Exception as error:  # pyarrow's errors, for columns that hold values of several types
-            faults.append(f"{name} cannot be made a Dataset: {' '.join(str(error).split())}")
-            return None
-    if isinstance(given, (DatasetDict, IterableDatasetDict, dict)):
-        split = next(iter(given), "train")
-        faults.append(
-            f"{name} holds several splits ({', '.join(map(str, given))}): pick one, as in dataset[{split!r}]"
-        )
-    elif isinstance(given, IterableDataset):
-        faults.append(
-            f"{name} is an IterableDataset, whose rows cannot be shuffled alike for all runs: take as many as you "
-            "need, with Dataset.from_list(list(dataset.take(10_000)))"
-        )
-    elif not isinstance(given, Dataset):
-        faults.append(f"{name} is {type(given).__name__}; it must be a datasets.Dataset, or a list of dicts")
-    elif not len(given):
-        faults.append(f"{name} has no rows")
-    else:
-        return given
-    return None
+    return as_dataset(given, f"{name}_dataset", faults)
 
 
 def _batch(run_config: RunConfig) -> Fraction:

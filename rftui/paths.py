@@ -149,6 +149,13 @@ def create(home: Path, name: str) -> ExperimentDir:
     if not re.fullmatch(r"[^/\0\n]{1,120}", name) or name in (".", ".."):
         raise UserError(f"experiment name {name!r} cannot be a directory's name: use letters, digits, - and _")
     try:
+        str(home / name).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the directory {str(home / name)!a} has a name that is not UTF-8, and no database can lie there: choose "
+            "another place with --home DIR or RFTUI_HOME"
+        ) from error
+    try:
         home.mkdir(parents=True, exist_ok=True)
         for candidate in _candidates(name):
             try:

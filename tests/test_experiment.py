@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 import types
+from types import MappingProxyType, SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from datasets import Dataset, DatasetDict, load_from_disk
 
 import rftui.scheduler
@@ -147,7 +150,11 @@ def test_other_spellings_and_the_fit_of_few_rows(trained):
         ),
         (Dataset.from_list(ROWS).to_iterable_dataset(), "IterableDataset"),
         ("rows.jsonl", "must be a datasets.Dataset"),
-        ([{"a": 1}, {"a": "x"}], "cannot be made a Dataset"),
+        ([{"a": 1}, {"a": 2}, {"a": "x"}], r"cannot be made a Dataset: row 2 .* column 'a'"),
+        ([{"a": "x"}, {"a": "\udc80"}], r"row 1 .* column 'a': 'utf-8' codec"),
+        ([{"a": 1, 2: 3}], "a column called 2"),
+        (Dataset.from_list(ROWS).with_transform(lambda batch: batch), r"train_dataset has a transform set.*\.map"),
+        (Dataset.from_list([{"a": 1, "b": 2}]).with_format("torch", columns=["a"]), "only the columns a"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -156,6 +163,73 @@ def test_datasets_that_cannot_be_trained_on(trained, dataset, remedy):
     with pytest.raises(UserError, match=remedy):
         experiment.run_fit(CONFIGS, None, dataset)
     assert experiment.path is None and len(trained) == 1
+
+
+def test_every_key_of_every_row_is_kept_whichever_row_comes_first(trained):
+    rows = [
+        {"text": "a", "m": [{"role": "user"}]},
+        MappingProxyType({"answer": "b", "m": ({"role": "user", "content": "c"},), "text": "d"}),
+    ]
+    for given in (rows, rows[::-1], tuple(rows)):
+        experiment = Experiment("unlike")
+        experiment.run_fit(CONFIGS, None, given, rows)
+        kept = load_from_disk(trained[-1][0].data(1) / "train").to_list()
+        wanted = [
+            {"text": "a", "answer": None, "m": [{"role": "user", "content": None}]},
+            {"text": "d", "answer": "b", "m": [{"role": "user", "content": "c"}]},
+        ]
+        assert kept == (wanted[::-1] if given[0] is rows[1] else wanted)
+        assert load_from_disk(trained[-1][0].data(1) / "eval").to_list() == wanted
+
+
+def test_bad_rows_are_left_out_where_the_user_says_so(trained):
+    rows = [{"text": "a"}, {"text": None}, {"text": "c"}]
+    experiment = Experiment("whole")
+    experiment.run_fit(CONFIGS, None, rows)
+    assert store_of(experiment).fits[0]["rows"] == 3, "they are for the check to tell"
+    experiment = Experiment("dropped")
+    experiment.run_fit(CONFIGS, None, rows, rows[1:], drop_bad_rows=True)
+    fit, said = store_of(experiment).fits[0], store_of(experiment).said
+    assert (fit["rows"], fit["eval_rows"]) == (2, 1)
+    assert load_from_disk(trained[-1][0].data(1) / "train").to_list() == [rows[0], rows[2]]
+    assert any(
+        line.startswith("1 of the 3 rows of train_dataset are left out") and "(rows 1," in line for line in said
+    )
+    assert any(line.startswith("1 of the 2 rows of eval_dataset are left out") for line in said)
+    with pytest.raises(UserError, match="no row that can be trained on"):
+        Experiment("none").run_fit(CONFIGS, None, [{"text": None}], drop_bad_rows=True)
+
+
+def test_a_format_that_only_changes_the_container_is_kept(trained):
+    Experiment("format").run_fit(CONFIGS, None, Dataset.from_list(ROWS).with_format("numpy"))
+    kept = load_from_disk(trained[-1][0].data(1) / "train")
+    assert kept.format["type"] == "numpy" and kept.with_format(None).to_list() == ROWS
+
+
+def test_numbers_of_a_fit_as_users_hold_them(trained):
+    experiment = Experiment("numbers")
+    experiment.run_fit(CONFIGS, None, ROWS, None, np.int64(2), torch.tensor(7), chunk_size="20")
+    fit = store_of(experiment).fits[0]
+    assert (fit["num_chunks"], fit["seed"], fit["chunk_size"]) == (2, 7, 20)
+    assert all(type(fit[name]) is int for name in ("num_chunks", "seed", "chunk_size"))
+    assert "chunk_size is text, '20': taken as the number 20" in store_of(experiment).said
+
+
+def test_the_disk_is_asked_for_the_rows_that_are_written(trained, monkeypatch):
+    whole = Dataset.from_dict({"text": ["x" * 1000] * 2000})
+    free = fit_module._TOO_LITTLE + 1_000_000
+    monkeypatch.setattr(fit_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    Experiment("few").run_fit(CONFIGS, None, whole.select(range(0, 2000, 20)))
+    with pytest.raises(UserError, match="MB are free"):
+        Experiment("all").run_fit(CONFIGS, None, whole)
+
+
+def test_a_home_whose_name_is_not_utf8_is_refused_before_anything_starts(trained, monkeypatch, tmp_path):
+    monkeypatch.setenv("RFTUI_HOME", str(tmp_path / os.fsdecode(b"h\xe9")))
+    with pytest.raises(UserError, match=r"not UTF-8.*--home") as fault:
+        Experiment("f").run_fit(CONFIGS, None, ROWS)
+    fault.value.lines[0].encode()
+    assert len(trained) == 1 and not list(tmp_path.iterdir())
 
 
 def test_all_faults_come_together(trained):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from itertools import product
+from os import PathLike
 from typing import Any, NamedTuple
 
 from rftui.automl.alternatives import List
 from rftui.automl.configs import Recorded, RFModelConfig, recorded
 from rftui.config.renames import modern
 from rftui.config.spec import RunConfig, plain_value
+from rftui.config.values import native, numbers
 from rftui.errors import UserError
 from rftui.redaction import redact
 from rftui.runs import flatten
@@ -98,8 +100,17 @@ def _alternatives(node: Any, name: str) -> Iterator[_Alternative]:
     elif type(node) in (list, tuple):
         for choice in product(*(list(_alternatives(item, name)) for item in node)):
             yield _Alternative(type(node)(part.value for part in choice), _union(part.swept for part in choice))
+    elif name.partition(".")[0] in _READ_HERE or not isinstance(node, PathLike):
+        yield _Alternative(native(node, name))
     else:
-        yield _Alternative(node)
+        yield _Alternative(node)  # the user's own create_model_fn may want a path
+
+
+_READ_HERE = {
+    *("model_name", "tokenizer", "tokenizer_kwargs", "model_kwargs", "peft_config", "training_args"),
+    *("generation_config", "reward_funcs"),
+}
+"""What rftui reads itself, so that a path there may become text."""
 
 
 def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
@@ -136,6 +147,10 @@ def _leaf(alternative: _Alternative, trainer_type: str | None) -> tuple[RunConfi
         if not isinstance(config[name], dict):
             raise UserError(f"{name} is {type(config[name]).__name__}; it must be a dict")
     config, notices = modern(config, algo)
+    for name in ("training_args", "peft_config", "generation_config"):
+        if isinstance(config[name], dict):
+            config[name], said = numbers(name, config[name])
+            notices += said
     rewards = config["reward_funcs"]
     if algo == "GRPO" and not rewards:
         raise UserError("GRPO needs reward_funcs: give RFModelConfig one or more functions that score completions")

@@ -22,9 +22,11 @@ from rftui.messages import Field
 from rftui.runs import Run
 from rftui.training import process_state
 from rftui.training.arguments import arguments, config_class
+from rftui.training.data import formatted
 from rftui.training.fields import describe
 from rftui.training.models import Models
-from rftui.training.rows import Need, conversational, formatting, sample
+from rftui.training.row_faults import row_faults
+from rftui.training.rows import Formatting, Need, conversational, formatting, sample, try_all
 
 Lines = list[tuple[int | None, str]]
 
@@ -41,7 +43,8 @@ def check(spec: Spec, runs: list[Run], train: Dataset, evaluation: Dataset | Non
     before = process_state.capture()
     try:
         models = Models()
-        found = [(run.id, *_check(spec, run, train, evaluation, device, models)) for run in runs]
+        seen: dict[Any, tuple[list[str], list[str]]] = {}
+        found = [(run.id, *_check(spec, run, train, evaluation, device, models, seen)) for run in runs]
     finally:
         process_state.restore(before)
     return (
@@ -58,7 +61,13 @@ def _format_lines(lines: list[tuple[int, list[str]]]) -> Lines:
 
 
 def _check(
-    spec: Spec, run: Run, train: Dataset, evaluation: Dataset | None, device: str, models: Models
+    spec: Spec,
+    run: Run,
+    train: Dataset,
+    evaluation: Dataset | None,
+    device: str,
+    models: Models,
+    seen: dict[Any, tuple[list[str], list[str]]],
 ) -> tuple[list[str], list[str]]:
     run_config = spec.run_configs[run.config_index]
     config = configured(run_config, run.changes)
@@ -73,13 +82,46 @@ def _check(
     rows: list[dict[str, Any]] = []
     for dataset, what in ((train, "train_dataset"), (evaluation, "eval_dataset")):
         if dataset is not None:
-            faults += _collected(lambda: rows.append(sample(dataset, function, need, what)))  # noqa: B023
+            faults += _collected(lambda: rows.append(_rows(dataset, function, need, what, seen, faults, notices)))  # noqa: B023
     if spec.create_model_fn is None:
         chats, shared = any(conversational(row) for row in rows), shared_names(spec, run)
         faults += models.faults(config, notices, chats=chats, shared=shared)
     if config["training_args"].get("assistant_only_loss") and rows and not conversational(rows[0]):
         faults.append("training_args.assistant_only_loss needs conversations; these rows are plain text")
     return faults, notices
+
+
+def _rows(
+    dataset: Dataset,
+    function: Formatting | None,
+    need: Need,
+    what: str,
+    seen: dict[Any, tuple[list[str], list[str]]],
+    faults: list[str],
+    notices: list[str],
+) -> dict[str, Any]:
+    """The first row as the trainer gets it; what is wrong with it and the others goes to `faults` and `notices`.
+
+    `seen` holds what was found for other runs, since calling a function on all rows takes its time. Raises UserError.
+    """
+    first = sample(dataset, function, need, what)
+    key = (what, function, need.algo, need.text_field)
+    if key not in seen:
+        said = None if function is None else try_all(dataset, function, need, what)
+        made, left = formatted(dataset, function, need)
+        wrong, told = row_faults(made, need, what) if left is None else ([], [])
+        before = dataset.column_names if function is None or said else list(first)
+        if foreign := need.foreign([*dict.fromkeys([*before, *([] if left is None else dataset.column_names)])], left):
+            told = [
+                f"{what} has columns that would be taken for tokenised rows, and text beside them: "
+                f"{', '.join(foreign)} are left out (to train on input_ids, remove the text)",
+                *told,
+            ]
+        seen[key] = wrong, [*([said] if said else []), *told]
+    wrong, told = seen[key]
+    faults += wrong
+    notices += told
+    return first
 
 
 def _collected(step: Callable[[], None]) -> Iterable[str]:

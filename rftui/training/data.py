@@ -14,7 +14,7 @@ from datasets import Dataset, load_from_disk
 from rftui.config import pickles
 from rftui.errors import UserError
 from rftui.paths import ExperimentDir
-from rftui.training.rows import Formatting, Need
+from rftui.training.rows import Formatting, Need, lacks_column
 
 
 def load(experiment: ExperimentDir, fit: int) -> tuple[Dataset, Dataset | None]:
@@ -68,14 +68,17 @@ def formatted(dataset: Dataset, function: Formatting | None, need: Need) -> tupl
     """`dataset` with a dict-returning `function` applied to its rows, and what is left for the trainer to apply.
 
     TRL wants a formatting function to return text; one that returns a dict gives the row's new columns instead (GRPO's
-    rows keep the others, which its reward functions get). Rows that are mapped already, on which the function fails,
-    stay as they are.
+    rows keep the others, which its reward functions get). Rows that are mapped already, so that the function misses a
+    column, stay as they are. Columns that the trainer would take for tokens are left out beside text.
     """
     replaced, left = applied(dataset, function, need)
     if replaced is None:
-        return dataset, left
-    cached = False if keeps(function, dataset) else None
-    return dataset.map(function, remove_columns=replaced, load_from_cache_file=cached), None
+        made = dataset
+    else:
+        cached = False if keeps(function, dataset) else None
+        made = dataset.map(function, remove_columns=replaced, load_from_cache_file=cached)
+    foreign = need.foreign(made.column_names, left)
+    return (made.remove_columns(foreign) if foreign else made), left
 
 
 def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[list[str] | None, Formatting | None]:
@@ -85,8 +88,8 @@ def applied(dataset: Dataset, function: Formatting | None, need: Need) -> tuple[
         return None, function
     try:
         made = copied(function)(dataset[0])
-    except Exception:
-        if need.met(dataset.column_names):
+    except Exception as error:
+        if need.met(dataset.column_names) and lacks_column(error, dataset.column_names):
             return None, None
         raise
     if not isinstance(made, dict):

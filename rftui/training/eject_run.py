@@ -132,10 +132,14 @@ class RunWriter:
         if count < len(rows):
             lines += [f"{name} = spread({name}, {count})"]
         replaced, left = data.applied(rows, plan.formatting, plan.need)
-        if replaced is not None:
+        columns = rows.column_names
+        if replaced is not None and plan.formatting:
+            columns = list(dict.fromkeys([*columns, *plan.formatting(rows[0])]))
             function = self._values.written(plan.formatting, "formatting_func")
             mapped = Call(f"{name}.map", {"remove_columns": replaced} if replaced else {}, (function,))
             lines += [f"{name} = {source(mapped, before=len(name) + 3)}"]
+        if foreign := plan.need.foreign([column for column in columns if column not in (replaced or ())], left):
+            lines += [f"{name} = {name}.remove_columns({foreign!r})"]
         return lines, left
 
     def _own_inputs(self, part: Part, plan: Plan, evaluated: bool) -> dict[str, Any]:

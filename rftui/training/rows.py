@@ -25,7 +25,7 @@ class Need:
     def __init__(self, algo: str, config: dict[str, Any]) -> None:
         self.algo = algo
         self.takes_text = algo == "SFT"
-        self._text_field = config["training_args"].get("dataset_text_field", "text")
+        self.text_field = config["training_args"].get("dataset_text_field", "text")
 
     @property
     def wanted(self) -> str:
@@ -41,7 +41,32 @@ class Need:
         if "input_ids" in found or {"prompt", "completion"} <= found:
             return True
         # TRL takes a lone prompt for the first half of a prompt and completion, whatever else the row holds.
-        return "prompt" not in found and bool(found & {self._text_field, "messages", "conversations"})
+        return "prompt" not in found and bool(found & {self.text_field, "messages", "conversations"})
+
+    def read(self, columns: Collection[str]) -> list[str]:
+        """Which of these columns, where they meet the need, the trainer makes its tokens of."""
+        found = set(columns)
+        if self.algo == "GRPO":
+            return ["prompt"]
+        if self.algo == "DPO":
+            return [name for name in ("prompt", "chosen", "rejected") if name in found]
+        if {"prompt", "completion"} <= found:
+            return ["prompt", "completion"]
+        return [name for name in ("messages", "conversations", self.text_field, "input_ids") if name in found][:1]
+
+    def foreign(self, columns: Collection[str], function: Formatting | None) -> list[str]:
+        """Which of these columns SFT would train on as tokens and masks although the rows hold text for it, or get it
+        from a `function` that the trainer applies."""
+        if self.algo != "SFT" or not (function or self.met(set(columns) - {"input_ids"})):
+            return []
+        return [name for name in columns if name in _PREPARED]
+
+
+_PREPARED = {
+    *("input_ids", "labels", "attention_mask", "completion_mask", "assistant_masks", "seq_lengths", "position_ids"),
+    *("token_type_ids", "mm_token_type_ids"),
+}
+"""Columns that SFT's trainer and its collator take for rows that are tokenised already."""
 
 
 def formatting(spec: Spec, config_index: int, columns: Collection[str]) -> Formatting | None:
@@ -70,13 +95,9 @@ def sample(dataset: Dataset, function: Formatting | None, need: Need, what: str)
     try:
         made = function(row)
     except Exception as error:
-        if need.met(row):
+        if need.met(row) and lacks_column(error, row):
             return row
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"formatting_func {name} raised {type(error).__name__}: {reason} on the first row of {what}, "
-            f"which has the columns {columns}"
-        ) from error
+        raise _raised(name, error, 0, what, columns) from error
     if isinstance(made, dict):
         if not need.met(made):
             raise UserError(f"formatting_func {name} returns the columns {', '.join(made)}; {need.wanted}")
@@ -86,12 +107,65 @@ def sample(dataset: Dataset, function: Formatting | None, need: Need, what: str)
         raise UserError(
             f"formatting_func {name} returns {type(made).__name__}; it must return a dict of columns{or_text}"
         )
-    if {"prompt", "completion"} <= set(row):
+    if taken := [column for column in ("messages", "conversations", "prompt", "completion") if column in row]:
         raise UserError(
-            f"formatting_func {name} returns text, but {what} has prompt and completion already: leave the function "
-            'out, or have it return {"text": ...}'
+            f"formatting_func {name} returns text, but {what} has {' and '.join(taken)} already, which would train "
+            'instead of it: leave the function out, or have it return {"text": ...}'
+        )
+    if need.text_field != "text":
+        raise UserError(
+            f"formatting_func {name} returns text, which TRL calls text, but dataset_text_field is "
+            f"{need.text_field!r}: leave that out, or have the function return a dict"
         )
     return {"text": made}
+
+
+def try_all(dataset: Dataset, function: Formatting, need: Need, what: str) -> str | None:
+    """Call `function` on every row of `dataset`, called `what`. A notice where the rows were formatted beforehand.
+
+    Raises UserError with the first row on which it does otherwise than on row 0: raises, or returns another kind of
+    thing or other columns.
+    """
+    name, columns = plain_value(function), ", ".join(dataset.column_names)
+    first: Any = None
+    for number, row in enumerate(dataset):
+        try:
+            made = function(row)
+        except Exception as error:
+            if not (need.met(row) and lacks_column(error, row)) or (number and first is not None):
+                raise _raised(name, error, number, what, columns) from error
+            continue
+        shape = set(made) if isinstance(made, dict) else type(made).__name__
+        if number and first is None:
+            raise UserError(
+                f"formatting_func {name} fails on row 0 of {what}, not on row {number}: it must work on all or none"
+            )
+        first = shape if first is None else first
+        if shape != first:
+            shown = [", ".join(sorted(each)) if isinstance(each, set) else each for each in (first, shape)]
+            raise UserError(
+                f"formatting_func {name} returns {shown[0]} for row 0 of {what}, but {shown[1]} for row {number} "
+                "(counted from 0): it must return the same columns for every row"
+            )
+    if first is None:
+        return (
+            f"formatting_func {name} wants a column that {what} lacks: the rows, {columns}, are taken as formatted "
+            "already and train as they are"
+        )
+    return None
+
+
+def lacks_column(error: Exception, columns: Collection[str]) -> bool:
+    """Whether a formatting function fails since a column is gone, as on rows that it was mapped over before."""
+    return isinstance(error, KeyError) and bool(error.args) and error.args[0] not in columns
+
+
+def _raised(name: str, error: Exception, number: int, what: str, columns: str) -> UserError:
+    reason = " ".join(str(error).split())
+    return UserError(
+        f"formatting_func {name} raised {type(error).__name__}: {reason} on row {number} (counted from 0) of {what}, "
+        f"which has the columns {columns}"
+    )
 
 
 def _example(need: Need, row: dict[str, Any]) -> str:

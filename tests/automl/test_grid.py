@@ -1,8 +1,12 @@
 """Grids: what expands, what does not, and what the runs are told apart by."""
 
+import os
 from math import prod
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,3 +172,71 @@ LR, R, TARGETS = "training_args.learning_rate", "peft_config.r", "peft_config.ta
 )
 def test_run_names_are_readable(knobs, name):
     assert run_name(knobs, 3) == name
+
+
+def plain(value):
+    kinds = (dict, list, str, int, float, bool, type(None))
+    assert type(value) in kinds, repr(value)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        plain(item)
+
+
+def test_scalars_of_numpy_and_torch_are_numbers_wherever_they_stand():
+    config = RFModelConfig(
+        "m",
+        model_kwargs={"use_cache": np.bool_(False), "deep": [{"x": torch.tensor(2.5)}]},
+        peft_config=List([{"r": np.int32(4)}, RFLoraConfig(r=torch.tensor(8), lora_dropout=np.float32(0.5))]),
+        training_args={
+            "learning_rate": List(np.logspace(-4, -3, 2)),
+            "per_device_train_batch_size": List(np.arange(1, 3)),
+            "bf16": np.bool_(False),
+            "optim": np.str_("adamw_torch"),
+        },
+        generation_config={"max_new_tokens": np.int64(3)},
+    )
+    made = expand(config)
+    assert len(made) == 8
+    for run_config in made:
+        plain(run_config.config)
+        plain(run_config.knobs)
+    assert made[0].config["training_args"]["learning_rate"] == float(np.logspace(-4, -3, 2)[0])
+    assert {run_config.config["peft_config"]["r"] for run_config in made} == {4, 8}
+    assert not made[0].notices
+
+
+def test_scalars_in_trls_own_objects_are_numbers():
+    from trl import SFTConfig
+
+    args = SFTConfig(per_device_train_batch_size=np.int64(4), seed=torch.tensor(3), use_cpu=True, bf16=False)
+    plain(expand(RFModelConfig("m", training_args=args))[0].config)
+
+
+def test_numbers_written_as_text_are_read_and_said():
+    args = {"learning_rate": List(["1e-4", 1e-3]), "max_steps": "1e2", "warmup_ratio": "0.1", "eos_token": "7"}
+    made = expand(RFModelConfig("m", peft_config={"r": "8", "lora_alpha": "x"}, training_args=args))
+    first, second = (run_config.config["training_args"] for run_config in made)
+    assert (first["learning_rate"], first["max_steps"], first["warmup_steps"]) == (1e-4, 100, 0.1)
+    assert type(first["max_steps"]) is int and first["eos_token"] == "7" and second["learning_rate"] == 1e-3
+    assert made[0].config["peft_config"] == {"r": 8, "lora_alpha": "x"}, "what is no number is a fault of the check"
+    assert made[0].knobs == {"training_args.learning_rate": 1e-4}
+    assert "training_args.learning_rate is text, '1e-4': taken as the number 0.0001" in made[0].notices
+    assert not any("learning_rate" in notice for notice in made[1].notices)
+
+
+def test_paths_are_names_where_rftui_reads_them_and_paths_for_the_users_own_function():
+    config = RFModelConfig(
+        List([Path("/m"), Path("/n")]), tokenizer=Path("/t"), training_args={"chat_template_path": Path("/c.jinja")}
+    )
+    config.corpus = Path("/data")
+    made = expand(config)
+    assert [run_config.config["model_name"] for run_config in made] == ["/m", "/n"]
+    assert made[0].config["tokenizer"] == "/t" and made[0].knobs == {"model_name": "/m"}
+    assert made[0].config["training_args"]["chat_template_path"] == "/c.jinja"
+    assert made[0].config["corpus"] == Path("/data")
+
+
+@pytest.mark.parametrize("value", ["a\udc80", Path(os.fsdecode(b"/m/\xe9")), List(["a", "\ud800"])])
+def test_text_that_is_not_utf8_is_named(value):
+    with pytest.raises(UserError, match="model_name is .*not valid UTF-8") as fault:
+        expand(RFModelConfig(value))
+    fault.value.lines[0].encode()

@@ -15,6 +15,7 @@ from rftui.automl.grid import ALGOS, expand
 from rftui.config.managed import MANAGED, OWN, REFUSED
 from rftui.config.spec import Spec
 from rftui.config.validate import parse, value_fault
+from rftui.config.values import FLOATS, WHOLE
 from rftui.errors import UserError
 from rftui.runs import Run
 from rftui.training.arguments import arguments, config_class
@@ -79,6 +80,13 @@ def test_every_field_is_described_with_a_default_that_is_a_value_of_it():
     assert not [name for name in FIELDS if name.rsplit(".", 1)[-1] in MANAGED | REFUSED]
 
 
+def test_the_knobs_that_are_numbers_are_known_without_trl():
+    fields = [field for of_algo in describe(list(ALGOS)).values() for field in of_algo]
+    for kind, names in (("float", {*FLOATS} - {"early_stopping_threshold"}), ("int", {*WHOLE})):
+        assert {field.name.rsplit(".", 1)[-1] for field in fields if field.kind == kind} - names == set()
+        assert names - {field.name.rsplit(".", 1)[-1] for field in fields if field.kind == kind} == set()
+
+
 def test_sound_configs_pass_and_the_process_is_left_as_it_was(model):
     random.seed(3)
     state = random.getstate()
@@ -91,7 +99,7 @@ def test_sound_configs_pass_and_the_process_is_left_as_it_was(model):
     ("args", "peft", "parts"),
     [
         ({"learnin_rate": 1}, {}, ["training_args.learnin_rate", "'learning_rate'"]),
-        ({"learning_rate": "1e-3"}, {}, ["training_args.learning_rate", "a number"]),
+        ({"learning_rate": "1e-3x"}, {}, ["training_args.learning_rate", "a number"]),
         ({"learning_rate": 0}, {}, ["greater than 0"]),
         ({"num_train_epochs": math.nan}, {}, ["training_args.num_train_epochs"]),
         ({"lr_scheduler_type": "cosin"}, {}, ["'cosine'"]),
@@ -234,6 +242,7 @@ def fails(row):
             Dataset.from_list([{"prompt": "a", "completion": "b"}]),
             ["has prompt and completion already"],
         ),
+        (lambda row: "x", CHAT, ["returns text", "has messages already"]),
         (None, Dataset.from_list([{"prompt": "a", "text": "b"}]), ["columns prompt, text"]),
     ],
 )

@@ -200,7 +200,8 @@ async def test_resume(show):
 async def test_a_key_that_cannot_be_is_refused_with_its_reason(show, run, key, reason):
     async with show(size=(120, 30)) as shown:
         await shown.press(*"j" * shown.app.board.shown.index(run), key)
-        assert reason in shown.message() and shown.message().startswith(f"✗ Can't {'stop' if key == 's' else 'resume'} run {run} ")
+        op = {"s": "stop", "r": "resume"}[key]
+        assert reason in shown.message() and shown.message().startswith(f"✗ Can't {op} run {run} ")
         assert shown.sent == []
 
 
