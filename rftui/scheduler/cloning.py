@@ -60,9 +60,9 @@ class Cloning:
             self._turns.snapshots.ask(clones, run, self._turns.resident[run.id])
             done = f"cloned warm from run {run.id} after its next step"
         for clone, changes in zip(clones, variants, strict=True):
-            self._registry.log(f"run {clone.id} is {done} ({asked}; {format_changes(changes)})", clone)
+            self._registry.log(f"Run {clone.id} {done} ({asked}; {format_changes(changes)})", clone)
         named = ", ".join(str(clone.id) + f" {clone.name}" * (clone.name != f"run {clone.id}") for clone in clones)
-        text = f"run {named} is {done}" if len(clones) == 1 else f"runs {named} are {done}"
+        text = f"Run {named} {done}" if len(clones) == 1 else f"Runs {named} {done}"
         return Reply(command.id, True, text, clones[0].id, runs=[clone.id for clone in clones])
 
     def _checkpoint(self, command: Clone, run: Run) -> tuple[Path | None, str]:
@@ -79,7 +79,7 @@ class Cloning:
             self._turns.snapshots.link(clone, run, checkpoint)
         except OSError as error:
             clone.state, clone.error = FAILED, not_linked(run, error)
-            self._registry.log(f"run {clone.id} failed: {clone.error}", clone, "error")
+            self._registry.log(f"Run {clone.id} failed: {clone.error}", clone, "error")
             self._registry.touch(clone)
             return False
         return True

@@ -52,10 +52,10 @@ class Control:
         match command:
             case Finish():
                 self._ending.finish()
-                return Reply(command.id, True, "ends once no run is active")
+                return Reply(command.id, True, "Ending once no run is active")
             case Interrupt():
                 self._ending.interrupt()
-                return Reply(command.id, True, "every run stops at its next step")
+                return Reply(command.id, True, "Pausing all runs at their next step")
             case SetRule():
                 return self._set_rule(command)
             case RunCommand():
@@ -65,7 +65,7 @@ class Control:
     def _act(self, command: RunCommand) -> Reply:
         run = self._registry.runs.get(command.run)
         if run is None:
-            return Reply(command.id, False, f"there is no run {command.run}")
+            return Reply(command.id, False, f"No run {command.run}")
         if reason := why_not(run, command.op):
             return Reply(command.id, False, refusal(run, command.op, reason))
         if self._ending.begun and isinstance(command, (Resume, Clone)):
@@ -94,7 +94,7 @@ class Control:
 
     def too_late(self, command: Command) -> Reply:
         """The refusal of what only another scheduler can do."""
-        return Reply(command.id, False, "the experiment is just ending; `rftui open` takes it up again", ending=True)
+        return Reply(command.id, False, "The experiment is just ending; `rftui open` reopens it", ending=True)
 
     def _set_rule(self, command: SetRule) -> Reply:
         try:
@@ -108,12 +108,12 @@ class Control:
         if run.id not in self._turns.resident:
             run.state, run.device = STOPPED, None
             self._turns.snapshots.freed(run)
-            return f"run {run.id} is stopped"
+            return f"Run {run.id} stopped"
         self._turns.halt(run, STOP)
         run.state = STOPPING
         apart = steps_apart(run.algo, run.config.get("training_args") or {})
         where = "its next step" if apart == 1 else f"the next end of a generation (every {apart} steps)"
-        return f"run {run.id} stops at {where}"
+        return f"Run {run.id} stops at {where}"
 
     def _resume(self, run: Run) -> str:
         run.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
@@ -121,7 +121,7 @@ class Control:
         self._turns.go_back(run)
         if run.state == STOPPED:
             raise UserError(refusal(run, "resume", run.error or ""))
-        text = f"run {run.id} goes on from step {run.step} with the next free turn"
+        text = f"Run {run.id} resumes from step {run.step} with the next free turn"
         if run.stopped_by:
             run.stopped_by, run.exempt = None, True
             text += "; rules leave it alone from now on"
@@ -135,13 +135,13 @@ class Control:
         run.state, run.device = DELETED, None
         if run.id not in self._turns.resident:
             self._turns.snapshots.freed(run)
-        return f"run {run.id} is deleted; undo brings it back until the scheduler ends"
+        return f"Run {run.id} deleted; undo restores it until the scheduler ends"
 
     def _undo(self, run: Run) -> str:
         before, run.before = run.before, ""
         if before in (DONE, FAILED):
             run.state = before
-            return f"run {run.id} is back, {before}"
+            return f"Run {run.id} restored ({before})"
         stopped = before in (STOPPED, STOPPING)
         run.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
         if run.id in self._turns.resident:
@@ -151,8 +151,8 @@ class Control:
             self._turns.go_back(run, keep=stopped)
             if run.warm:
                 self._turns.snapshots.take_up(run)
-        goes_on = "it is stopped" if stopped else "it goes on with the next free turn"
-        return f"run {run.id} is back at step {run.step}; {goes_on}"
+        goes_on = f"stopped at step {run.step}" if stopped else f"resumes from step {run.step} with the next free turn"
+        return f"Run {run.id} restored ({goes_on})"
 
 
 def _asked(command: Command) -> str:

@@ -36,10 +36,10 @@ class Crew:
         """Take the experiment up and start the workers, once nothing of an earlier scheduler lives. Raises
         UserError."""
         if not self._orphans.gone():
-            self._registry.set_info("loading", "the workers of an earlier scheduler end their step")
+            self._registry.set_info("loading", "Waiting for old workers to exit")
             return
         self.begun = True
-        self._registry.set_info("loading", "the workers import torch and TRL")
+        self._registry.set_info("loading", "Loading torch and TRL")
         for name in self._workers.slots:
             self._registry.devices[name].pid = self._workers.start(name)
             self._registry.touch_device(name)
@@ -93,7 +93,7 @@ class Crew:
             self._server.task(worker, messages.Describe(sorted({run.algo for run in self._registry.runs.values()})))
         if self._fit is not None and not self._turns.open:
             runs = [run for run in self._registry.runs.values() if run.fit == self._fit]
-            self._registry.set_info("loading", "the configs are checked")
+            self._registry.set_info("loading", "Checking the configs")
             self._server.task(worker, messages.Check(self._fit, runs))
 
     def _checked(self, answer: messages.Checked) -> None:

@@ -67,9 +67,9 @@ class Ending:
         if self.interrupted:
             return
         self.interrupted = True
-        text = "every run stops at its next step"
+        text = "Pausing all runs at their next step"
         self._registry.set_info(self._registry.info.state, text)
-        self._registry.log(f"{text} and goes on when the experiment is opened", None, "notice")
+        self._registry.log(f"{text} (reopening resumes them)", None, "notice")
         self.begin()
 
     def look_after_viewers(self) -> None:

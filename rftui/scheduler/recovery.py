@@ -123,14 +123,18 @@ def reposition(registry: Registry, run: Run) -> None:
     folder = registry.experiment.run(run.id)
     found, newest = checkpoints_in(folder.checkpoints), newest_checkpoint(folder.checkpoints)
     for torn in found[: found.index(newest) if newest else None]:
-        registry.log(f"run {run.id}: its checkpoint {torn.name} is not whole and is passed over", run, "notice")
+        registry.log(f"Run {run.id}: checkpoint {torn.name} is incomplete; skipped", run, "notice")
     marker = (checkpoint_marker(newest) if newest else None) or {"step": 0, "epoch": 0.0}
     before, step = run.step, int(marker["step"])
     if step < before:
-        again = f"step {before} is" if before == step + 1 else f"steps {step + 1} to {before} are"
-        registry.log(f"run {run.id} goes back from step {before} to step {step}: {again} done again", run, "notice")
+        steps = before - step
+        registry.log(
+            f"Run {run.id}: rolled back to the checkpoint at step {step}; retraining {steps} step{'s' * (steps > 1)}",
+            run,
+            "notice",
+        )
     elif step > before:
-        registry.log(f"run {run.id} stands at step {step} by its checkpoint, not at step {before}", run, "notice")
+        registry.log(f"Run {run.id}: at step {step} by its checkpoint, not at step {before}", run, "notice")
     final = checkpoint_marker(folder.final)
     registry.rewind(run, step, [*_history(newest), *_history(folder.final if final else None)])
     run.epoch = float(marker["epoch"])
@@ -140,7 +144,7 @@ def reposition(registry: Registry, run: Run) -> None:
     if final:
         run.state, run.final, run.error = DONE, str(folder.final), None
         run.chunk = run.chunks if int(final["step"]) >= run.total_steps else run.chunk
-        registry.log(f"run {run.id} is done", run)
+        registry.log(f"Run {run.id} done", run)
 
 
 def _history(checkpoint: Path | None) -> list[tuple[int, dict[str, float]]]:

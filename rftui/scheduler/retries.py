@@ -30,7 +30,7 @@ class Retries:
         """The run waits for room on the disk; it keeps its last checkpoint."""
         place = self._placements[run.id]
         if place.disk is None:
-            text = f"run {run.id} is paused, {report.error}; it goes on when there is room"
+            text = f"Run {run.id} paused: {report.error}; it continues when there is room"
             self._registry.log(text, run, "error")
         place.disk = report.needed
         run.state = WAITING if run.state == RUNNING else run.state
@@ -41,7 +41,7 @@ class Retries:
         place = self._placements[run.id]
         place.retried = False
         if place.disk is not None:
-            self._registry.log(f"run {run.id} is saved and goes on", run)
+            self._registry.log(f"Run {run.id} saved; it continues", run)
         self.over(run)
 
     def over(self, run: Run) -> None:
@@ -58,7 +58,7 @@ class Retries:
         place.retried = True
         if why == "memory":
             place.cleared_for_it = worker
-        self._registry.log(f"run {run.id} {_SENTENCES[why]}, and it goes on from its last checkpoint", run, "error")
+        self._registry.log(f"Run {run.id} {_SENTENCES[why]}; it continues from its last checkpoint", run, "error")
         return True
 
     def look(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from rftui import messages
 from rftui.checkpoints import committed
 from rftui.config.spec import change
+from rftui.formatting import format_bytes
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.scheduler.placement import MOVE
 from rftui.scheduler.registry import Registry
@@ -53,7 +54,7 @@ class RunReports:
                 for clone in clones:
                     self._turns.snapshots.ready(self._registry.runs[clone])
             case messages.TurnEnded(_, step, chunk, epoch, seconds):
-                self._registry.log(f"run {run.id} chunk {chunk}/{run.chunks} done", run, "progress")
+                self._registry.log(f"Run {run.id}: chunk {chunk}/{run.chunks} done", run, "progress")
                 self._registry.end_chunk(run)
                 self._turns.end_turn(run, seconds)
                 if self._turns.placements[run.id].leaving is None:
@@ -70,8 +71,8 @@ class RunReports:
 
     def _saved(self, run: Run, report: messages.Saved) -> None:
         if not run.checkpoint:
-            cost = f"{report.seconds:.1f} s and {report.size / 1e6:.1f} MB"
-            self._registry.log(f"run {run.id} has its first checkpoint, at step {report.step}; one costs {cost}", run)
+            cost = f"{report.seconds:.1f} s, {format_bytes(report.size)}"
+            self._registry.log(f"Run {run.id}: first checkpoint, step {report.step} ({cost})", run)
         run.checkpoint = report.path
         run.checkpoints = list(committed(self._registry.experiment.run(run.id).checkpoints))
         self._turns.placements[run.id].deaths = 0
@@ -86,7 +87,7 @@ class RunReports:
             self._turns.put_back(run)
         elif run.state == STOPPING:
             run.state = STOPPED
-            self._registry.log(f"run {run.id} stopped at step {step}", run)
+            self._registry.log(f"Run {run.id} stopped at step {step}", run)
         elif run.state != DELETED:
             run.state = WAITING if step else QUEUED
         self._turns.snapshots.freed(run)
@@ -102,7 +103,7 @@ class RunReports:
             self._turns.put_back(run)  # done, by its files
         else:
             run.state = DONE
-            self._registry.log(f"run {run.id} is done", run)
+            self._registry.log(f"Run {run.id} done", run)
             self._registry.end_chunk(run)
         self._turns.snapshots.freed(run)
 
@@ -122,5 +123,5 @@ class RunReports:
             run.state, run.error, run.failure = FAILED, error, cause
             if cause == "memory":
                 run.error += "; clone it with half the batch and twice the accumulation"
-            self._registry.log(f"run {run.id} failed: {run.error}", run, "error")
+            self._registry.log(f"Run {run.id} failed: {run.error}", run, "error")
         self._turns.snapshots.freed(run)

@@ -151,7 +151,7 @@ class Turns:
         """The run, which no worker holds, cannot go on."""
         self.snapshots.forget(run)
         run.state, run.error = FAILED, error
-        self._registry.log(f"run {run.id} failed: {error}", run, "error")
+        self._registry.log(f"Run {run.id} failed: {error}", run, "error")
         self._registry.touch(run)
         self.snapshots.freed(run)
 
@@ -228,7 +228,7 @@ class Turns:
         self.go_back(run, keep=stopped or run.state == STOPPING)
         if stopped and run.state == STOPPED:
             run.error = "stopped, because rftui failed to follow it twice; resume tries again"
-            self._registry.log(f"run {run.id} is {run.error}", run, "error")
+            self._registry.log(f"Run {run.id} {run.error}", run, "error")
         self._registry.touch(run)
 
     def _use_cleared_workers(self) -> None:

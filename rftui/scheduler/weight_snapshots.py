@@ -113,7 +113,7 @@ class WeightSnapshots:
                     self._fail(clone, not_linked(parent, error))
                     continue
                 place = f"the last checkpoint of run {parent.id}, step {clone.start_step - parent.start_step}"
-                self._registry.log(f"run {clone.id} starts warm from {place}", clone, "notice")
+                self._registry.log(f"Run {clone.id} starts warm from {place}", clone, "notice")
             elif not parent.active:
                 self._fail(clone, "its parent ended before there were weights to start from")
 

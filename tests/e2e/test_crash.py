@@ -81,10 +81,10 @@ def test_everything_is_killed_and_the_training_goes_on_to_the_same_weights(progr
         trains_past(program, 40)
         kill(program.processes())
         child.communicate()
-    before = interrupted(program)["runs"][0]["step"]
+    interrupted(program)
     program.call("open", "tiny", "--headless")
     same_as(program, undisturbed)
-    assert any(f"run 1 goes back from step {before} to step " in text for text in told(program))
+    assert any("Run 1: rolled back to the checkpoint at step " in text for text in told(program))
 
 
 def test_whatever_the_moment_and_however_often(program, undisturbed):
@@ -125,7 +125,7 @@ def test_a_killed_worker_takes_its_children_with_it_and_its_runs_go_on(program, 
         assert len(children) > 2 and not psutil.wait_procs(children, timeout=5)[1]
         output, _ = child.communicate(timeout=240)
     assert child.returncode == 0, output
-    assert "worker cpu died (status -9" in output and "are done again" in output
+    assert "worker cpu died (status -9" in output and "retraining" in output
     for run in (1, 2):
         assert program.adapter(run) == undisturbed.adapter(run)
 

@@ -19,7 +19,7 @@ FIELDS = (
 
 def test_progress_is_printed_and_the_end_is_told(undisturbed):
     assert re.search(r"\d+%  chunk \d/3  1 running, 1 waiting  .*steps/s  ETA ", undisturbed.output)
-    assert "run 1 is done" in undisturbed.output and "run 2 is done" in undisturbed.output
+    assert "Run 1 done" in undisturbed.output and "Run 2 done" in undisturbed.output
     assert "Traceback" not in undisturbed.output and "\x1b" not in undisturbed.output
 
 

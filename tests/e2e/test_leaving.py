@@ -58,7 +58,7 @@ def test_detach_and_attach(program):
     other = viewer(program, "open", "tiny", columns=200, rows=50)
     watching = viewer(program, "open", "tiny", "--readonly", columns=200, rows=50)
     for each in (one, other, watching):
-        shown = each.until("1 Runs 2", "2 loss", "‖ stopped", "run 1 stopped at step")  # all from before it came
+        shown = each.until("1 Runs 2", "2 loss", "‖ stopped", "Run 1 stopped at step")  # all from before it came
         assert [line for line in shown.splitlines() if " 1 " in line and "‖ stopped" in line and "█" in line]
     watching.press("r")
     watching.until("Can't resume: opened with --readonly")
@@ -67,10 +67,10 @@ def test_detach_and_attach(program):
     watching.press("q")
     other.press("r")
     for each in (one, other, watching):
-        each.until("goes on from step")
+        each.until("resumes from step")
     one.press("js")
     for each in (one, other, watching):
-        each.until("run 2 stopped at step")
+        each.until("Run 2 stopped at step")
     assert program.show(1)["state"] != "stopped", "the reader changed nothing"
 
     assert one.hang_up() == -signal.SIGHUP

@@ -29,7 +29,7 @@ def test_a_training_from_its_start_to_what_it_leaves(program):
     assert listening(busy) == []
     output = child.communicate(timeout=300)[0]
     assert child.returncode == 0, output
-    assert "ETA" in output and "steps/s" in output and "run 2 is done" in output
+    assert "ETA" in output and "steps/s" in output and "Run 2 done" in output
     shown = program.show()
     assert shown["name"] == "tiny" and shown["state"] == "done" and Path(shown["path"]).is_dir()
     for run in shown["runs"]:

@@ -79,5 +79,5 @@ def test_a_dumb_terminal_gets_plain_lines(program):
     terminal = Terminal(
         program.command("run", program.script, "--", 12, 4), program.environment | {"TERM": "dumb"}, 80, 24
     )
-    assert "\x1b" not in terminal.until("run 2 is done")
+    assert "\x1b" not in terminal.until("Run 2 done")
     assert terminal.exit_status() == 0

@@ -202,9 +202,9 @@ class Home(Program):
     def redone(self) -> int:
         """Steps that were trained again, as the event log tells them."""
         with closing(sqlite3.connect(self.experiment.db)) as db:
-            texts = [text for (text,) in db.execute("SELECT text FROM events WHERE text LIKE '%goes back from step%'")]
-        found = [re.search(r"from step (\d+) to step (\d+)", text) for text in texts]
-        return sum(int(match[1]) - int(match[2]) for match in found if match)
+            texts = [text for (text,) in db.execute("SELECT text FROM events WHERE text LIKE '%retraining%'")]
+        found = [re.search(r"retraining (\d+) step", text) for text in texts]
+        return sum(int(match[1]) for match in found if match)
 
     def roles(self) -> dict[str, list[psutil.Process]]:
         """The processes of this home by what they are: front, scheduler, worker, loader, tracker, other."""

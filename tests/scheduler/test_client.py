@@ -29,14 +29,14 @@ def test_ops_answer_in_the_words_of_the_keys(connected, world):
     exp, hold = connected
     exp.wait(lambda runs: runs[0].state == RUNNING)
     assert exp.run("r2").id == 2 and exp.state == "running"
-    assert exp.stop(1, "r3") == ["run 1 stops at its next step", "run 3 stops at its next step"]
+    assert exp.stop(1, "r3") == ["Run 1 stops at its next step", "run 3 stops at its next step"]
     with pytest.raises(UserError, match=r"^Can't stop run 3 r3: already stopping"):
         exp.stop("r3")
     world.came("cpu")
     hold.go.set()
     runs = exp.wait(lambda runs: runs[0].state == runs[2].state == STOPPED)
     assert runs[0].step == 2 and [value for _, value in exp.curves(1)["loss"]] == [1.0, 0.5]
-    assert exp.resume(1, 3)[0].startswith("run 1 goes on from step 2")
+    assert exp.resume(1, 3)[0].startswith("Run 1 resumes from step 2")
     assert {run.state for run in exp.wait()} == {DONE}
     assert exp.delete(2) and exp.run(2).state == DELETED
     assert exp.undo(2) and exp.run(2).state == DONE

@@ -38,7 +38,7 @@ def test_a_sweep_makes_a_clone_for_each_combination_of_its_values(begun, world):
     world.schema["SFT"].append(messages.Field("training_args.seed", "int"))
     sweep = {RATE: [3e-4, 3e-5]}
     answer = seen.ask("clone", 1, {}, sweep=sweep)
-    assert answer.ok and (answer.run, answer.runs) == (4, [4, 5]) and "runs 4 lr3e-4, 5 lr3e-5 are" in answer.text
+    assert answer.ok and (answer.run, answer.runs) == (4, [4, 5]) and "Runs 4 lr3e-4, 5 lr3e-5" in answer.text
     assert [seen.runs[number].changes for number in answer.runs] == [{RATE: 3e-4}, {RATE: 3e-5}]
     assert all(seen.runs[number].parent == 1 for number in answer.runs)
     hold.go.set()
@@ -87,7 +87,7 @@ def test_the_parent_stops_with_the_command_that_clones_it_and_not_where_that_is_
     refused = seen.ask("clone", 1, {RATE: -1.0}, warm=True, stop_parent=True)
     assert not refused.ok and seen.runs[1].state == RUNNING
     answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, stop_parent=True)
-    assert answer.ok and answer.text.endswith("after its next step; run 1 stops at its next step")
+    assert answer.ok and answer.text.endswith("after its next step; Run 1 stops at its next step")
     world.came("cpu")
     hold.go.set()
     assert seen.state(1, STOPPED).step == 3
@@ -182,7 +182,7 @@ def test_a_run_that_trained_goes_on_from_its_step_when_its_deletion_is_undone(be
         finished(seen)
         assert seen.runs[1].state == DELETED and seen.runs[1].checkpoints == [2, 3]
     answer = seen.ask("undo", 1)
-    assert answer.ok and "run 1 is back at step 3; it goes on with the next free turn" in answer.text
+    assert answer.ok and "Run 1 restored (resumes from step 3 with the next free turn)" in answer.text
     hold.go.set()
     assert not seen.state(1, DONE).before
     finished(seen)

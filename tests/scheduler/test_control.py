@@ -31,7 +31,7 @@ def finished(seen):
 def test_stop_acts_at_the_next_step_and_resume_goes_on_there(begun, world, kept):
     seen, hold = begun
     answer = seen.ask("stop", 1)
-    assert (answer.ok, answer.text) == (True, "run 1 stops at its next step")
+    assert (answer.ok, answer.text) == (True, "Run 1 stops at its next step")
     assert seen.state(1, STOPPING)
     world.came("cpu")
     hold.go.set()
@@ -60,7 +60,7 @@ def test_a_second_press_is_refused_and_changes_nothing(begun, world):
 
 def test_a_queued_run_is_stopped_without_a_worker(begun, world):
     seen, hold = begun
-    assert seen.ask("stop", 3).text == "run 3 is stopped"
+    assert seen.ask("stop", 3).text == "Run 3 stopped"
     assert seen.state(3, STOPPED)
     hold.go.set()
     finished(seen)
@@ -109,7 +109,7 @@ def test_resume_falls_back_to_the_newest_whole_checkpoint(begun, world, experime
     answer = seen.ask("resume", 1)
     assert answer.ok and "from step 0" in answer.text
     assert seen.state(1, DONE)
-    assert seen.told("run 1 goes back from step 1 to step 0")
+    assert seen.told("Run 1: rolled back to the checkpoint at step 0")
 
 
 def test_a_cold_clone_starts_from_the_beginning_with_what_was_changed(begun, world, kept):
@@ -227,7 +227,7 @@ def test_a_clone_that_is_stopped_before_its_pin_can_be_resumed_after_it(begun, w
 
 def test_a_deleted_run_is_freed_at_its_next_step_and_its_files_go_at_the_end(begun, play, world, experiment):
     seen, hold = begun
-    assert seen.ask("delete", 1).text == "run 1 is deleted; undo brings it back until the scheduler ends"
+    assert seen.ask("delete", 1).text == "Run 1 deleted; undo restores it until the scheduler ends"
     world.came("cpu")
     hold.go.set()
     finished(seen)
@@ -241,7 +241,7 @@ def test_a_deleted_run_is_freed_at_its_next_step_and_its_files_go_at_the_end(beg
 
 def test_what_does_not_exist_is_refused(begun):
     seen, _ = begun
-    assert seen.ask("stop", 9).text == "there is no run 9"
+    assert seen.ask("stop", 9).text == "No run 9"
     assert seen.runs[1].state == RUNNING
 
 

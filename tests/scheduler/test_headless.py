@@ -46,13 +46,13 @@ def test_events_are_told_once_and_the_ends_of_chunks_not_at_all(store, capsys):
     printer = Printer(Registry(store))
     printer._registry.info.state = "loading"
     store.log("run 1 chunk 2/8 done", run=1, level="progress")
-    store.log("run 1 is done", run=1)
+    store.log("Run 1 done", run=1)
     store.log("run 2: its chunk order is done", run=2)
     store.log("worker cpu died", level="error")
     printer.print()
     printer.print()
     assert [line[10:] for line in capsys.readouterr().out.splitlines()] == [
-        "run 1 is done",
+        "Run 1 done",
         "run 2: its chunk order is done",
         "worker cpu died",
     ]

@@ -113,7 +113,7 @@ def test_runs_of_a_dead_worker_go_back_to_their_checkpoints(play, kept, eyes, wo
     assert scheduler.end() == 0
     assert {run.state for run in kept().runs()} == {DONE}
     assert {1: 2} in [{1: rewound[1]} for rewound in seen.rewound if 1 in rewound]
-    assert seen.told("run 1 goes back from step 3 to step 2") and seen.told("worker cpu died")
+    assert seen.told("Run 1: rolled back to the checkpoint at step 2") and seen.told("worker cpu died")
     assert world.started == [("cpu", 1), ("cpu", 2)]
     resumed = world.turns(1)[2]
     assert (resumed.run.step, resumed.resume.rpartition("/")[2]) == (2, "step-2")

@@ -107,7 +107,7 @@ def test_a_scheduler_waits_with_its_own_and_can_be_watched_and_interrupted(play,
     with experiment.lock_worker():
         scheduler = started(viewer=True)
         seen = eyes()
-        seen.until(lambda: "earlier scheduler" in seen.experiment.waiting_for)
+        seen.until(lambda: "old workers" in seen.experiment.waiting_for)
         assert world.started == [] and seen.experiment.state == "loading"
         assert seen.ask("interrupt").ok
         assert scheduler.end() == 130

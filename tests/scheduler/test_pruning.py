@@ -38,7 +38,7 @@ def test_a_run_is_stopped_like_by_its_key_with_the_reason_in_journal_and_log(hal
     run = seen.state(3, STOPPED)
     assert (run.step, run.stopped_by, run.exempt) == (2, f"rule halving: {WHY}", False)
     assert run.checkpoint.endswith("step-2") and messages.Halt(3) in halved.asked
-    assert seen.told(f"run 3 stops at its next step (by rule halving: {WHY})")
+    assert seen.told(f"Run 3 stops at its next step (by rule halving: {WHY})")
     finished(seen)
     assert [seen.runs[n].state for n in (1, 2, 3)] == [DONE, STOPPED, STOPPED]
     assert seen.runs[2].stopped_by == "rule halving: loss 2 after chunk 2 of 3 is 2nd of 2; 1 goes on"
@@ -47,7 +47,7 @@ def test_a_run_is_stopped_like_by_its_key_with_the_reason_in_journal_and_log(hal
         ("stop", 3, "rule halving", 1),
         ("stop", 2, "rule halving", 1),
     ]
-    assert entries[0][0]["reason"] == WHY and json.loads(entries[0][2])["text"] == "run 3 stops at its next step"
+    assert entries[0][0]["reason"] == WHY and json.loads(entries[0][2])["text"] == "Run 3 stops at its next step"
     assert sorted(step for run, step in halved.trained if run == 3) == [1, 2]
 
 
@@ -60,7 +60,7 @@ def test_a_run_that_is_brought_back_is_left_alone_from_then_on(halved, play, eye
     seen.state(3, STOPPED)
     answer = seen.ask("resume", 3)
     assert answer.ok and answer.text.endswith("; rules leave it alone from now on")
-    assert seen.told("run 3 goes on from step 2 with the next free turn; rules leave it alone from now on (by key)")
+    assert seen.told("Run 3 resumes from step 2 with the next free turn; rules leave it alone from now on (by key)")
     hold.go.set()
     finished(seen)
     run = seen.runs[3]

@@ -308,7 +308,7 @@ def test_a_clone_whose_pin_was_lost_with_the_worker_starts_from_the_parents_last
     number = clone(rigged)
     rigged.says(messages.Gone(-9))
     assert rigged.state(number) == QUEUED and rigged.run(number).start_step == 2 and not rigged.turns.snapshots.waiting
-    assert f"run {number} starts warm from the last checkpoint of run 1, step 2" in rigged.told()
+    assert f"Run {number} starts warm from the last checkpoint of run 1, step 2" in rigged.told()
 
 
 def test_a_clone_whose_pin_was_lost_before_any_checkpoint_is_pinned_when_the_parent_has_stepped_again(rigged):

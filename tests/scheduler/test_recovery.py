@@ -64,19 +64,21 @@ CASES = {
     "the database is past the checkpoint": Case(
         lambda left: (left.at(5), left.commit(2)),
         [3, 4, 5, 6],
-        "back from step 5 to step 2: steps 3 to 5 are done again",
+        "rolled back to the checkpoint at step 2; retraining 3 steps",
     ),
-    "one step past it": Case(lambda left: (left.at(3), left.commit(2)), [3, 4, 5, 6], "step 3 is done again"),
-    "no checkpoint yet": Case(lambda left: left.at(2), [1, 2, 3, 4, 5, 6], "to step 0: steps 1 to 2 are done again"),
+    "one step past it": Case(lambda left: (left.at(3), left.commit(2)), [3, 4, 5, 6], "at step 2; retraining 1 step"),
+    "no checkpoint yet": Case(lambda left: left.at(2), [1, 2, 3, 4, 5, 6], "at step 0; retraining 2 steps"),
     "the database lost its last commits": Case(
-        lambda left: (left.at(1), left.commit(2, 4)), [5, 6], "stands at step 4 by its checkpoint, not at step 1"
+        lambda left: (left.at(1), left.commit(2, 4)), [5, 6], "at step 4 by its checkpoint, not at step 1"
     ),
-    "the database knows nothing of the run's beginning": Case(
-        lambda left: left.commit(2, 4), [5, 6], "stands at step 4"
-    ),
+    "the database knows nothing of the run's beginning": Case(lambda left: left.commit(2, 4), [5, 6], "at step 4"),
     "both agree": Case(lambda left: (left.at(4, state=WAITING), left.commit(4)), [5, 6]),
     "it was about to stop": Case(
-        lambda left: (left.at(3, state=STOPPING), left.commit(2)), [], "step 3 is done again", state=STOPPED, step=2
+        lambda left: (left.at(3, state=STOPPING), left.commit(2)),
+        [],
+        "at step 2; retraining 1 step",
+        state=STOPPED,
+        step=2,
     ),
     "it was stopped": Case(lambda left: (left.at(4, state=STOPPED), left.commit(4)), [], state=STOPPED, step=4),
     "its stop was kept and its checkpoint is torn": Case(
@@ -85,23 +87,23 @@ CASES = {
     "the newest checkpoint has a short file": Case(
         lambda left: (left.at(4), left.commit(2), left.tear(4)),
         [3, 4, 5, 6],
-        "its checkpoint step-4 is not whole and is passed over",
+        "checkpoint step-4 is incomplete; skipped",
     ),
     "the newest checkpoint has a torn marker": Case(
-        lambda left: (left.at(4), left.commit(2), left.tear(4, "rftui.json")), [3, 4, 5, 6], "step-4 is not whole"
+        lambda left: (left.at(4), left.commit(2), left.tear(4, "rftui.json")), [3, 4, 5, 6], "step-4 is incomplete"
     ),
     "the newest checkpoint has no marker": Case(
         lambda left: (left.at(4), left.commit(2), (left.commit(4) / "rftui.json").unlink()),
         [3, 4, 5, 6],
-        "step-4 is not whole",
+        "step-4 is incomplete",
     ),
     "the newest checkpoint lacks a file": Case(
         lambda left: (left.at(4), left.commit(2), (left.commit(4) / "weights").unlink()),
         [3, 4, 5, 6],
-        "step-4 is not whole",
+        "step-4 is incomplete",
     ),
     "every checkpoint is torn": Case(
-        lambda left: (left.at(4), left.tear(2), left.tear(4)), [1, 2, 3, 4, 5, 6], "step-2 is not whole"
+        lambda left: (left.at(4), left.tear(2), left.tear(4)), [1, 2, 3, 4, 5, 6], "step-2 is incomplete"
     ),
     "a checkpoint was being written": Case(
         lambda left: (
@@ -115,14 +117,14 @@ CASES = {
     "it had ended and nobody was told": Case(
         lambda left: (left.at(5), left.commit(6), write_final(left.folder, 6)),
         [],
-        "run 1 is done",
+        "Run 1 done",
         holds=[
             lambda store, experiment: store.run(1).final == str(experiment.run(1).final),
             lambda store, experiment: (store.run(1).chunk, store.run(1).device) == (3, None),
         ],
     ),
     "it had ended as it was being stopped": Case(
-        lambda left: (left.at(5, state=STOPPING), left.commit(6), write_final(left.folder, 6)), [], "run 1 is done"
+        lambda left: (left.at(5, state=STOPPING), left.commit(6), write_final(left.folder, 6)), [], "Run 1 done"
     ),
     "its last checkpoint is there and its final is not": Case(lambda left: (left.at(6), left.commit(4, 6)), []),
     "its final was being written": Case(
@@ -147,7 +149,7 @@ CASES = {
     "a clone waits for its pin, and there is a checkpoint": Case(
         lambda left: (left.at(3), left.commit(2), left.clone()),
         [3, 4, 5, 6],
-        "run 2 starts warm from the last checkpoint of run 1, step 2",
+        "Run 2 starts warm from the last checkpoint of run 1, step 2",
         holds=[clone_of(2)],
     ),
     "a clone waits for its pin, and there is no checkpoint": Case(

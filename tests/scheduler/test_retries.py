@@ -16,7 +16,7 @@ def test_out_of_memory_frees_the_other_runs_and_the_run_goes_on_first(play, kept
     after = asked[asked.index("Turn2", asked.index("Turn2") + 1) + 1 :]
     assert sorted(after[:2]) == ["Halt1", "Halt3"] and after[2] == "Turn2"
     assert world.turns(2)[2].resume.endswith("step-2")
-    assert any("run 2 ran out of memory" in event.text for event in store.events())
+    assert any("Run 2 ran out of memory" in event.text for event in store.events())
     assert sorted(world.trained) == sorted((run, step) for run in (1, 2, 3) for step in range(1, 7))
 
 
@@ -52,7 +52,7 @@ def test_a_broken_device_costs_no_run(play, kept, world):
     assert play().end() == 0
     store = kept()
     assert {run.state for run in store.runs()} == {DONE}
-    assert any("run 2 lost its device: the worker there is started again" in event.text for event in store.events())
+    assert any("Run 2 lost its device: the worker there is started again" in event.text for event in store.events())
     world.set_backs.clear()
 
 
@@ -67,7 +67,7 @@ def test_a_run_that_cannot_be_saved_waits_for_room_while_the_others_go_on(play, 
     seen.state(3, DONE)
     paused = seen.runs[2]
     assert (paused.state, paused.step, paused.error) == (WAITING, 2, "paused: no space is left")
-    assert seen.told("run 2 is paused, no space is left")
+    assert seen.told("Run 2 paused: no space is left")
     assert seen.ask("stop", 2).ok
     assert seen.state(2, STOPPING, STOPPED)
     world.full.clear()
