@@ -29,7 +29,7 @@ def test_ops_answer_in_the_words_of_the_keys(connected, world):
     exp, hold = connected
     exp.wait(lambda runs: runs[0].state == RUNNING)
     assert exp.run("r2").id == 2 and exp.state == "running"
-    assert exp.stop(1, "r3") == ["Run 1 stops at its next step", "run 3 stops at its next step"]
+    assert exp.stop(1, "r3") == ["Run 1 stops at its next step", "Run 3 stops at its next step"]
     with pytest.raises(UserError, match=r"^Can't stop run 3 r3: already stopping"):
         exp.stop("r3")
     world.came("cpu")
