@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rftui.link import LinkLost, numbered
+from rftui.messages import Update
 from rftui.paths import ExperimentDir, write_private
 
 _BACKLOG = 5000
@@ -75,6 +76,7 @@ class Server:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a signal handler may put, too
         self._experiment = experiment
         self._viewers: dict[str, _Mailbox] = {}
+        self._brief: set[str] = set()
         self._workers: dict[str, tuple[int, _Mailbox]] = {}
         _sweep(experiment)
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=_runtime_dir()))
@@ -124,11 +126,17 @@ class Server:
         if viewer in self._viewers:
             self._viewers[viewer].put(message)
 
-    def broadcast(self, message: Any) -> None:
-        for mailbox in list(self._viewers.values()):
-            mailbox.put(message)
+    def attach(self, viewer: str, brief: bool) -> None:
+        """From now on the viewer gets whole updates, or brief ones."""
+        (self._brief.add if brief else self._brief.discard)(viewer)
+
+    def broadcast(self, update: Update) -> None:
+        brief = update.brief()
+        for viewer, mailbox in list(self._viewers.items()):
+            mailbox.put(brief if viewer in self._brief else update)
 
     def drop_viewer(self, viewer: str) -> None:
+        self._brief.discard(viewer)
         mailbox = self._viewers.pop(viewer, None)
         if mailbox:
             mailbox.put(None)
@@ -140,6 +148,7 @@ class Server:
                 os.kill(int(viewer.split("-")[0]), 0)
             except ProcessLookupError:
                 self._viewers.pop(viewer).close()
+                self._brief.discard(viewer)
 
     def close(self) -> None:
         """Stop serving, once every viewer has got its last messages: every client's next call finds the link lost."""
