@@ -10,9 +10,10 @@ from rftui import store as store_module
 from rftui.automl.verdicts import End, Verdict
 from rftui.curves import Curves
 from rftui.errors import UserError
-from rftui.messages import Clone, Reply
+from rftui.messages import Clone, Reply, Stop
 from rftui.runs import Run
 from rftui.store import Store, Unwritten
+from tests.counted import steps_of
 
 
 @pytest.fixture
@@ -103,22 +104,6 @@ def test_only_what_is_missing_is_added_and_told(store):
     assert store.add_missing(again) == [] and store.counts(1) == {"loss": 4}
 
 
-def steps_of(store, ask):
-    """How many steps of SQLite's machine `ask` takes, in hundreds."""
-    taken = 0
-
-    def count():
-        nonlocal taken
-        taken += 1
-
-    store._db.set_progress_handler(count, 100)
-    try:
-        ask(store)
-    finally:
-        store._db.set_progress_handler(None, 0)
-    return taken
-
-
 @pytest.mark.parametrize(
     "ask",
     [
@@ -139,7 +124,7 @@ def test_a_step_costs_the_same_however_much_was_logged(tmp_path, ask):
         for run in range(1, runs + 1):
             store.add_points([(run, metric, step, 1.0) for metric in metrics for step in range(1, 41)])
             store.end_chunk(run, 2, 35)
-            store.settle(store.journal(Command(f"c{run}", "stop", run)), Reply(f"c{run}", True, "stops"))
+            store.settle(store.journal(Stop(run, id=f"c{run}")), Reply(f"c{run}", True, "stops"))
         return store
 
     names = ("loss", "grad_norm", "entropy")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from rftui.automl.suggest import suggestion
 from rftui.metrics import Metrics
-from rftui.runs import DELETED, DONE, FAILED, STOPPED, Run, flatten
+from rftui.runs import DELETED, DONE, FAILED, Run, flatten
 
 
 class Advice:
-    """Keeps `Run.suggestion` true. It is found anew where a chunk has ended, the run has ended, stopped or failed, its
+    """Keeps `Run.suggestion` true. It is found anew where a chunk of the run has ended, or the run, where its
     checkpoints are others, its points were taken back, or a clone of it was made."""
 
     def __init__(self, metrics: Metrics, runs: Mapping[int, Run]) -> None:
@@ -49,6 +49,6 @@ class Advice:
 
     def _basis(self, run: Run) -> object:
         """It changes with whatever a suggestion rests on."""
-        ended = run.state if run.state in (DELETED, DONE, FAILED, STOPPED) else ""
+        ended = run.state if run.state in (DELETED, DONE, FAILED) else ""
         clones = len(self._children.get(run.id, ()))
         return ended, run.chunk, run.error, tuple(run.checkpoints), self._taken_back[run.id], clones

@@ -105,7 +105,7 @@ class Bench:
         self.registry.flush()
 
     def report(self, run: int, *reports: object) -> None:
-        self.scheduler._receive(Report(self.worker[run], 1, list(reports)))
+        self.scheduler.receive(Report(self.worker[run], 1, list(reports)))
 
     def tick(self) -> float:
         """CPU seconds of a flush, sixteen steps and what the loop does around them."""
@@ -116,7 +116,7 @@ class Bench:
             self.report(run, Stepped(run, self.step, 4, 0.5), Logged(run, self.step, values))
         self.scheduler.turns.assign()
         self.registry.flush()
-        self.scheduler._look_at_the_end()
+        self.scheduler.ending.look()
         return time.process_time() - began
 
     def message(self) -> float:
@@ -147,7 +147,7 @@ class Bench:
         try:
             return {"attach": self._best(self._attach), "command": self._best(self._command)}
         finally:
-            self.scheduler.server.inbox.put(messages.Command("end", "halt"))
+            self.scheduler.server.inbox.put(messages.Interrupt())
             thread.join(30)
             assert lock
             lock.close()
