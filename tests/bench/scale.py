@@ -4,7 +4,8 @@
 
 A scheduler without workers serves experiments that hold so many points. An *attach* is a viewer that gets everything,
 a *command* a `stop` from a shell (attach, ask, answer), a *tick* one flush after each of sixteen devices has reported
-a step and its metrics, a *chunk end* what follows the end of a run's chunk, suggestion and rules included.
+a step and its metrics, a *chunk end* what follows the end of a run's chunk, suggestion and rules included, a *wake*
+what the tracking process does once it has such a tick to send.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from statistics import median
 from rftui import messages
 from rftui.automl import rules
 from rftui.client import Connection
-from rftui.errors import UserError
 from rftui.link import Viewer
 from rftui.messages import Begun, Field, Logged, Report, Stepped, TurnEnded
 from rftui.paths import ExperimentDir, create
 from rftui.runs import WAITING, Run
 from rftui.scheduler import loop
 from rftui.store import Store
+from rftui.tracking.ledger import Ledger
+from rftui.tracking.sender import Sender
 
 METRICS = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
 DEVICES = 16
@@ -98,6 +100,7 @@ class Bench:
         for device in self.registry.devices.values():
             device.state = "ready"
         self.scheduler.turns.assign()
+        self._to_stop = list(self.registry.runs)
         self.worker = {device.run: name for name, device in self.registry.devices.items() if device.run}
         self.running = list(self.worker)
         for run in self.running:
@@ -138,6 +141,18 @@ class Bench:
         self.registry.flush()
         return time.process_time() - began
 
+    def wake(self) -> float:
+        """CPU seconds of the tracking process for a tick, to a tracker that takes whatever it is sent."""
+        sender = Sender(Ledger(self.experiment), Swallowing())
+        sender.send()
+        taken = []
+        for _ in range(5):
+            self.tick()
+            began = time.process_time()
+            sender.send()
+            taken.append(time.process_time() - began)
+        return median(taken)
+
     def served(self) -> dict[str, float]:
         """Seconds of an attach and of a command, with the scheduler in a thread of this process."""
         lock = self.experiment.lock()
@@ -168,10 +183,22 @@ class Bench:
 
     def _command(self) -> None:
         with Connection(self.experiment, "bench") as connection:
-            try:
-                connection.rule("median", on=True)
-            except UserError as fault:
-                raise SystemExit(f"the scheduler refused: {fault}") from fault
+            connection.stop(self._to_stop.pop())
+
+
+class Swallowing:
+    """A tracker that takes everything."""
+
+    batch = 1000
+
+    def create(self, run: Run) -> str:
+        return str(run.id)
+
+    def last_step(self, tracker_run: str, metric: str) -> int:
+        return -1
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
 class _NoTracking:
@@ -192,6 +219,7 @@ def measure(home: Path, runs: int, points: int) -> dict[str, float]:
         "tick": median(bench.tick() for _ in range(TICKS)),
         "message": min(bench.message() for _ in range(5)),
         "chunk end": bench.chunk_end(),
+        "wake": bench.wake(),
         "open": bench.opened,
     }
     found |= bench.served()
@@ -200,8 +228,8 @@ def measure(home: Path, runs: int, points: int) -> dict[str, float]:
 
 
 COLUMNS = {"attach": "attach s", "command": "command s", "tick": "tick ms", "message": "message us"}
-COLUMNS |= {"chunk end": "chunk end ms", "open": "open s"}
-_UNITS = {"tick": 1e3, "chunk end": 1e3, "message": 1e6}
+COLUMNS |= {"chunk end": "chunk end ms", "wake": "wake ms", "open": "open s"}
+_UNITS = {"tick": 1e3, "wake": 1e3, "chunk end": 1e3, "message": 1e6}
 
 
 def main() -> None:
