@@ -71,11 +71,11 @@ def test_of_grpo_the_table_shows_the_reward_and_no_loss(store, capsys):
     grpo = Run(1, "g", algo="GRPO", state=DONE, metrics=metrics)
     Printer(Registry(store, grpo)).summary()
     head, row, _ = capsys.readouterr().out.splitlines()
-    assert head.split()[5:] == ["reward", "eval", "reward"] and row.split()[5:] == ["0.7500", "0.5000"]
+    assert head.split()[5:] == ["reward", "eval", "reward"] and row.split()[5:] == ["0.75", "0.5"]
     Printer(Registry(store, grpo, Run(2, "s", state=DONE, metrics={"loss": 2.5}))).summary()
     head, first, second, _ = capsys.readouterr().out.splitlines()
     assert head.split()[5:] == ["loss", "eval", "reward", "eval", "reward"]
-    assert first.split()[5:] == ["-", "-", "0.7500", "0.5000"] and second.split()[5:] == ["2.5000", "-", "-", "-"]
+    assert first.split()[5:] == ["-", "-", "0.75", "0.5"] and second.split()[5:] == ["2.5", "-", "-", "-"]
 
 
 SCRIPT = """
