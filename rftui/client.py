@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from rftui import launching, paths
-from rftui.automl.suggest import Suggestion, suggestion
 from rftui.config import validate
 from rftui.errors import FAILED, UserError
 from rftui.link import LinkLost
 from rftui.messages import RUN_COMMANDS, Clone, Command, Field, Reply, RunCommand, SetRule
 from rftui.paths import ExperimentDir
-from rftui.runs import Run, refusal, why_not
+from rftui.runs import Run, Suggestion, refusal, why_not
 from rftui.session import NotServed, Session
 from rftui.store import Store
 from rftui.views import find_run, find_runs, view
@@ -63,8 +62,8 @@ class Connection:
             return store.curves(number).get(number, {})
 
     def suggestion(self, run: int | str) -> Suggestion | None:
-        """A clone to try, where the run failed or its curves go wrong."""
-        return suggestion(self.run(run), self.curves(run))
+        """A clone to try, where the run failed or its curves go wrong; the scheduler's, as the screen shows it."""
+        return self.run(run).suggestion
 
     def wait(self, until: Callable[[list[Run]], bool] | None = None) -> list[Run]:
         """Until `until(runs)` is true (no run is active, unless told), or the scheduler has ended; the runs then."""
@@ -75,7 +74,7 @@ class Connection:
                 if until(runs) if until else not any(run.active for run in runs):
                     return runs
                 if seen is None:
-                    seen = Session()
+                    seen = Session(brief=True)
                     seen.go_on(self.experiment)
                 try:
                     seen.poll(1.0)
@@ -235,7 +234,7 @@ class Connection:
     def _reached(self) -> Session:
         """The tie to the scheduler, which is started where there is none."""
         if self._session is None or self._session.ended:
-            self._session = Session(reopen=lambda experiment: launching.reopen(experiment))
+            self._session = Session(reopen=lambda experiment: launching.reopen(experiment), brief=True)
             self._session.go_on(self.experiment)
         return self._session
 

@@ -63,12 +63,12 @@ class Launch:
         """Whether a viewer was shown anything."""
         return self._viewer is not None and self._viewer.answered
 
-    def poll(self) -> Viewer | None:
-        """A viewer once the scheduler serves. Does not wait."""
+    def poll(self, *, brief: bool = False) -> Viewer | None:
+        """A viewer, or one that only gives commands, once the scheduler serves. Does not wait."""
         if self.experiment is None:
             return None
         try:
-            self._viewer = Viewer(self.experiment)
+            self._viewer = Viewer(self.experiment, brief=brief)
         except LinkLost:
             return None
         return self._viewer

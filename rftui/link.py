@@ -189,9 +189,9 @@ def _patiently(experiment: ExperimentDir) -> _Client:
 
 
 class Viewer:
-    """A viewer's end."""
+    """A viewer's end. A `brief` one only gives commands: it is told that something changed, but not what."""
 
-    def __init__(self, experiment: ExperimentDir) -> None:
+    def __init__(self, experiment: ExperimentDir, *, brief: bool = False) -> None:
         client: Any = _connect(experiment)
         self._experiment, self._key = experiment, bytes(client._authkey).hex()
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -203,7 +203,8 @@ class Viewer:
         self.answered = False  # whether a first snapshot has come
         self._fresh = False
         self._ended = False
-        self._put(Attach(self.name))
+        self._attach = Attach(self.name, brief)
+        self._put(self._attach)
 
     def poll(self, timeout: float) -> list[Any]:
         """Snapshots, updates and replies, in order, after waiting up to `timeout` seconds. Raises LinkLost, once
@@ -223,7 +224,7 @@ class Viewer:
             messages.remove(None)
             self._end()
         elif dropped:
-            self._put(Attach(self.name))
+            self._put(self._attach)
         kept = []
         for message in messages:
             self._fresh = self._fresh or isinstance(message, Snapshot)
@@ -247,7 +248,7 @@ class Viewer:
 
     def refresh(self) -> None:
         """Ask for a fresh snapshot. Raises LinkLost."""
-        self._put(Attach(self.name))
+        self._put(self._attach)
 
     def close(self) -> None:
         """Leave; the scheduler forgets this viewer."""

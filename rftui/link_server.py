@@ -19,6 +19,7 @@ from typing import Any
 
 from rftui.errors import FAILED, UserError
 from rftui.link import LinkLost, numbered
+from rftui.messages import Update
 from rftui.paths import ExperimentDir, owned_by_us, write_private
 
 _BACKLOG = 5000
@@ -81,6 +82,7 @@ class Server:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a signal handler may put, too
         self._experiment = experiment
         self._viewers: dict[str, _Mailbox] = {}
+        self._brief: set[str] = set()
         self._workers: dict[str, tuple[int, _Mailbox]] = {}
         _sweep(experiment)
         self._folder = _socket_folder()
@@ -132,11 +134,17 @@ class Server:
         if viewer in self._viewers:
             self._viewers[viewer].put(message)
 
-    def broadcast(self, message: Any) -> None:
-        for mailbox in list(self._viewers.values()):
-            mailbox.put(message)
+    def attach(self, viewer: str, brief: bool) -> None:
+        """From now on the viewer gets whole updates, or brief ones."""
+        (self._brief.add if brief else self._brief.discard)(viewer)
+
+    def broadcast(self, update: Update) -> None:
+        brief = update.brief()
+        for viewer, mailbox in list(self._viewers.items()):
+            mailbox.put(brief if viewer in self._brief else update)
 
     def drop_viewer(self, viewer: str) -> None:
+        self._brief.discard(viewer)
         mailbox = self._viewers.pop(viewer, None)
         if mailbox:
             mailbox.put(None)
@@ -150,6 +158,7 @@ class Server:
                 pass  # it lives, and is another user's
             except ProcessLookupError:
                 self._viewers.pop(viewer).close()
+                self._brief.discard(viewer)
 
     def close(self) -> None:
         """Stop serving, once every viewer has got its last messages: every client's next call finds the link lost."""

@@ -36,6 +36,16 @@ _REFUSALS = {
 }
 
 
+@dataclass(frozen=True)
+class Suggestion:
+    """A clone to try: `reason` says in one line what is wrong and what it changes."""
+
+    changes: dict[str, Any]
+    warm: bool
+    from_step: int | None
+    reason: str
+
+
 @dataclass
 class Run:
     """One run as every part of the program sees it; plain data only.
@@ -52,7 +62,7 @@ class Run:
     the steps of its committed checkpoints on disk, the newest last. `stopped_by`: which rule stopped it and why.
     `failure`: why it failed, where that is known: "memory", "child" or "diverged" (as `messages.Failed.cause`).
     `exempt`: its user resumed it after that, so rules leave it alone. `before`: the state that undoing its deletion
-    brings back, "" once its files are gone.
+    brings back, "" once its files are gone. `suggestion`: what to try instead, where it failed or goes wrong.
     """
 
     id: int
@@ -89,6 +99,7 @@ class Run:
     before: str = ""
     created: float = 0.0
     active_seconds: float = 0.0
+    suggestion: Suggestion | None = None
 
     @property
     def active(self) -> bool:
@@ -97,7 +108,16 @@ class Run:
     @classmethod
     def from_json(cls, data: str) -> Run:
         """A run as a database keeps it, also as one of an earlier version did."""
-        return cls(**{_RENAMED.get(name, name): value for name, value in json.loads(data).items()})
+        run = cls(**{_RENAMED.get(name, name): value for name, value in json.loads(data).items()})
+        if isinstance(run.suggestion, dict):
+            run.suggestion = Suggestion(**run.suggestion)
+        return run
+
+    def to_json(self) -> str:
+        """As a database keeps it."""
+        return json.dumps(
+            vars(self), default=lambda value: vars(value) if isinstance(value, Suggestion) else str(value)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, with secrets redacted, as `show --json` prints them."""

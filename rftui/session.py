@@ -44,14 +44,16 @@ class Session:
     """One thread calls `poll` again and again, which waits; all else returns at once, and any thread may call it.
 
     A command is pending until it is answered. When `poll` raises LinkLost the scheduler has ended: `go_on` has `poll`
-    find or start the next one, which is asked what this one did not answer, once.
+    find or start the next one, which is asked what this one did not answer, once. A `brief` one is told that something
+    changed, but not what.
     """
 
-    def __init__(self, launch: Launch | None = None, reopen: Reopen | None = None) -> None:
+    def __init__(self, launch: Launch | None = None, reopen: Reopen | None = None, *, brief: bool = False) -> None:
         self.launch = launch
         self.reopens = reopen is not None
         self.ended = False  # and no other scheduler is looked for
         self._reopen = reopen
+        self._brief = brief
         self._next: ExperimentDir | None = None  # to be attached to, or opened
         self._experiment: ExperimentDir | None = None
         self._found = False  # whether a scheduler held it when the next one was looked for
@@ -153,7 +155,7 @@ class Session:
             self.launch = self._launched(self._experiment)
         assert self.launch
         status = self.launch.exit_status
-        viewer = self.launch.poll()
+        viewer = self.launch.poll(brief=self._brief)
         if viewer:
             with self._lock:
                 self._viewer, self._heard, self._schema = viewer, False, {}

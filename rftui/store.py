@@ -1,4 +1,4 @@
-"""What an experiment keeps: runs, metrics, events, turns, the journal of ops, what rules decided; in SQLite (WAL, one
+"""What an experiment keeps: runs, events, turns, the journal of ops, and what `metrics` keeps; in SQLite (WAL, one
 writer)."""
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rftui.automl.verdicts import End, Verdict, chunk_value
 from rftui.errors import FAILED, UserError
 from rftui.messages import Command, Event, Reply
+from rftui.metrics import Metrics
 from rftui.paths import sync
 from rftui.redaction import redact
 from rftui.runs import Run
@@ -41,18 +41,19 @@ CREATE TABLE chunk_ends (run INTEGER, chunk INTEGER, step INTEGER, "values" TEXT
 CREATE TABLE decisions (rule TEXT, run INTEGER, rung INTEGER, outcome TEXT, reason TEXT, time REAL,
     PRIMARY KEY (rule, run, rung));
 """,
-    3: "",  # fields of runs have other names
+    3: """
+CREATE INDEX metrics_by_step ON metrics (run, step);
+CREATE INDEX journal_by_command ON journal (json_extract(command, '$.id'));
+""",  # and fields of runs have other names
 }
 """Version -> what it added to the one before."""
-
-Curve = list[tuple[int, float]]
 
 
 class Unwritten(UserError):
     """The database cannot be written; what was not committed is not in it."""
 
 
-class Store:
+class Store(Metrics):
     """Written by the scheduler alone, in transactions that `commit` ends.
 
     Whatever writes raises Unwritten where the database cannot be written. Where the disk is full, `when_full` is
@@ -201,7 +202,7 @@ class Store:
         return run.id
 
     def save_run(self, run: Run) -> None:
-        self._write("UPDATE runs SET data = ? WHERE id = ?", (json.dumps(asdict(run), default=str), run.id))
+        self._write("UPDATE runs SET data = ? WHERE id = ?", (run.to_json(), run.id))
 
     def runs(self) -> list[Run]:
         return [Run.from_json(data) for (data,) in self._db.execute("SELECT data FROM runs ORDER BY id")]
@@ -209,77 +210,6 @@ class Store:
     def run(self, number: int) -> Run | None:
         row = self._db.execute("SELECT data FROM runs WHERE id = ?", (number,)).fetchone()
         return Run.from_json(row[0]) if row else None
-
-    # ------------------------------------------------------------ metrics
-
-    def add_points(self, points: Iterable[tuple[int, str, int, float]]) -> None:
-        """(run, metric, step, value); a point that is there already stays."""
-        now = time.time()
-        self._write(
-            "INSERT OR IGNORE INTO metrics (run, metric, step, value, time) VALUES (?, ?, ?, ?, ?)",
-            [(*point, now) for point in points],
-            many=True,
-        )
-
-    def curves(self, run: int | None = None, limit: int | None = None) -> dict[int, dict[str, Curve]]:
-        """run -> metric -> [(step, value), ...] in step order, thinned to at most `limit` points each."""
-        where, values = ("WHERE run = ?", (run,)) if run is not None else ("", ())
-        curves: dict[int, dict[str, Curve]] = {}
-        rows = self._db.execute(f"SELECT run, metric, step, value FROM metrics {where} ORDER BY step", values)
-        for number, metric, step, value in rows:
-            points = curves.setdefault(number, {}).setdefault(metric, [])
-            points.append((step, _number(value)))
-        if limit:
-            curves = {
-                number: {metric: _thinned(points, limit) for metric, points in of_run.items()}
-                for number, of_run in curves.items()
-            }
-        return curves
-
-    def last_values(self, run: int) -> dict[str, float]:
-        """metric -> its last value."""
-        return {metric: points[-1][1] for metric, points in self.curves(run).get(run, {}).items()}
-
-    def rewind(self, run: int, step: int) -> None:
-        """Forget the run's points and chunk ends past `step`."""
-        for table in ("metrics", "chunk_ends"):
-            self._write(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
-
-    # ------------------------------------------------------------ chunk ends, decisions
-
-    def end_chunk(self, run: int, chunk: int, step: int) -> None:
-        """The run stands at `step`, where this many of its chunks have ended; noted once. What each metric was there
-        comes from its points past the chunk end before."""
-        known = self._db.execute("SELECT 1 FROM chunk_ends WHERE run = ? AND chunk >= ?", (run, chunk)).fetchone()
-        if known:
-            return
-        (since,) = self._db.execute("SELECT max(step) FROM chunk_ends WHERE run = ?", (run,)).fetchone()
-        points: dict[str, list[float]] = {}
-        rows = self._db.execute(
-            "SELECT metric, value FROM metrics WHERE run = ? AND step > ? AND step <= ? ORDER BY step",
-            (run, since or 0, step),
-        )
-        for metric, value in rows:
-            points.setdefault(metric, []).append(_number(value))
-        values = {metric: chunk_value(metric, of_chunk) for metric, of_chunk in points.items()}
-        self._write("INSERT INTO chunk_ends VALUES (?, ?, ?, ?)", (run, chunk, step, json.dumps(values)))
-
-    def chunk_ends(self) -> dict[int, dict[int, End]]:
-        """run -> chunk -> how it ended."""
-        ends: dict[int, dict[int, End]] = {}
-        for run, chunk, step, values in self._db.execute("SELECT * FROM chunk_ends ORDER BY run, chunk"):
-            ends.setdefault(run, {})[chunk] = End(step, json.loads(values))
-        return ends
-
-    def decide(self, rule: str, verdict: Verdict) -> None:
-        """Keep what a rule decided."""
-        values = (rule, verdict.run, verdict.rung, verdict.outcome, verdict.reason, time.time())
-        self._write("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?)", values)
-
-    def decisions(self, rule: str) -> dict[tuple[int, int], str]:
-        """(run, rung) -> outcome of all that a rule decided."""
-        rows = self._db.execute("SELECT run, rung, outcome FROM decisions WHERE rule = ?", (rule,))
-        return {(run, rung): outcome for run, rung, outcome in rows}
 
     # ------------------------------------------------------------ events, journal, turns
 
@@ -291,6 +221,11 @@ class Store:
     def events(self, last: int = 200) -> list[Event]:
         rows = self._db.execute("SELECT id, time, text, run, level FROM events ORDER BY id DESC LIMIT ?", (last,))
         return [Event(*row) for row in rows][::-1]
+
+    def events_since(self, event: int) -> list[Event]:
+        """Those that came after the one with this id, in order."""
+        rows = self._db.execute("SELECT id, time, text, run, level FROM events WHERE id > ? ORDER BY id", (event,))
+        return [Event(*row) for row in rows]
 
     def journal(self, command: Command) -> int:
         """Note an op before it takes effect."""
@@ -333,16 +268,3 @@ def _unwritten(path: Path, error: sqlite3.Error) -> Unwritten:
 
 def _disk_full(error: sqlite3.Error) -> bool:
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
-
-
-def _number(value: float | None) -> float:
-    """A value as it was: SQLite keeps a NaN as NULL."""
-    return float("nan") if value is None else value
-
-
-def _thinned(points: Curve, limit: int) -> Curve:
-    """At most `limit` points, evenly spread, the last among them."""
-    if len(points) <= limit:
-        return points
-    every = len(points) / (limit - 1)
-    return [points[int(number * every)] for number in range(limit - 1)] + [points[-1]]

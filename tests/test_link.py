@@ -18,8 +18,9 @@ import pytest
 from rftui import link, link_server
 from rftui.link import LinkLost, Viewer, WorkerLink, unreachable
 from rftui.link_server import Server
-from rftui.messages import Attach, ExperimentInfo, Quit, Ready, Reply, Report, Snapshot, Stepped, Stop, Update
+from rftui.messages import Attach, ExperimentInfo, Field, Quit, Ready, Reply, Report, Snapshot, Stepped, Stop, Update
 from rftui.paths import ExperimentDir, create
+from rftui.runs import Run
 
 
 @pytest.fixture
@@ -132,6 +133,24 @@ def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
     while messages[-1] != Update(27):
         messages += viewer.poll(10)
     assert messages == [snapshot(26), Update(27)]
+
+
+def test_whoever_only_gives_commands_is_told_that_something_changed_but_not_what(server):
+    viewer = Viewer(server._experiment, brief=True)
+    assert server.inbox.get(timeout=10) == Attach(viewer.name, brief=True)
+    server.attach(viewer.name, brief=True)
+    server.send(viewer.name, snapshot())
+    schema = {"SFT": [Field("training_args.learning_rate", "float")]}
+    whole = Update(1, runs=[Run(1, "a")], points=[(1, "loss", 1, 2.0)], schema=schema)
+    server.broadcast(whole)
+    server.send(viewer.name, Reply("c", True, "stops"))
+    messages = viewer.poll(10)
+    while not isinstance(messages[-1], Reply):
+        messages += viewer.poll(10)
+    assert messages[:2] == [snapshot(), Update(1, schema=schema)]
+    server.attach(viewer.name, brief=False)
+    server.broadcast(whole)
+    assert viewer.poll(10) == [whole]
 
 
 def test_a_viewer_that_lags_gets_the_answer_to_each_of_its_commands(server, monkeypatch):

@@ -32,7 +32,7 @@ class Scheduler:
         for batch in says:
             self._says.put(batch)
 
-    def poll(self, timeout: float | None = None) -> Any:
+    def poll(self, timeout: float | None = None, *, brief: bool = False) -> Any:
         if timeout is None:  # as a launch
             return self if self.exit_status is None else None
         if self._says.empty():

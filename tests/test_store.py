@@ -8,10 +8,12 @@ import pytest
 
 from rftui import store as store_module
 from rftui.automl.verdicts import End, Verdict
+from rftui.curves import Curves
 from rftui.errors import UserError
-from rftui.messages import Clone, Reply
+from rftui.messages import Clone, Reply, Stop
 from rftui.runs import Run
 from rftui.store import Store, Unwritten
+from tests.counted import steps_of
 
 
 @pytest.fixture
@@ -81,12 +83,69 @@ def test_what_is_rewound_can_be_written_again_under_new_numbers(store, path):
     assert sqlite3.connect(path).execute("SELECT seq FROM metrics WHERE run = 1 AND step = 4").fetchone() == (7,)
 
 
-@pytest.mark.parametrize("length", [1, 511, 512, 513, 5000])
-def test_a_thinned_curve_is_in_order_and_keeps_both_ends(store, length):
-    store.add_points([(1, "loss", step, 0.0) for step in range(length)])
-    steps = [step for step, _ in store.curves(limit=512)[1]["loss"]]
-    assert len(steps) == min(length, 512) and steps == sorted(set(steps))
-    assert (steps[0], steps[-1]) == (0, length - 1)
+def test_all_curves_come_back_thinned_as_if_they_had_been_kept_in_memory(store):
+    points = [
+        (run, metric, step, math.sin(step)) for run in (1, 2) for metric in ("loss", "b") for step in range(3000)
+    ]
+    kept = Curves()
+    for point in points:
+        kept.add(*point)
+    store.add_points(points)
+    found = store.thinned()
+    assert {run: set(curves) for run, curves in found.items()} == {1: {"loss", "b"}, 2: {"loss", "b"}}
+    for run, metric, *_ in points[::3000]:
+        assert found.points(run, metric) == kept.points(run, metric)
+
+
+def test_only_what_is_missing_is_added_and_told(store):
+    store.add_points([(1, "loss", 1, 1.0), (1, "loss", 3, math.nan)])
+    again = [(1, "loss", 1, 9.0), (1, "loss", 2, 2.0), (1, "loss", 3, 9.0), (1, "loss", 4, 4.0), (1, "loss", 4, 9.0)]
+    assert store.add_missing(again) == [(1, "loss", 2, 2.0), (1, "loss", 4, 4.0)]
+    assert store.add_missing(again) == [] and store.counts(1) == {"loss": 4}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.last_values(1),
+        lambda store: store.end_chunk(1, 3, 40),
+        lambda store: store.rewind(1, 38),
+        lambda store: store.add_missing([(1, "loss", step, 0.0) for step in range(30, 50)]),
+        lambda store: store.add_points([(1, name, 50, 0.0) for name in ("loss", "grad_norm", "entropy")]),
+        lambda store: store.events_since(0),
+        lambda store: store.accepted("c9"),
+    ],
+)
+def test_a_step_costs_the_same_however_much_was_logged(tmp_path, ask):
+    """Of other runs, and of the run itself before its last chunk end."""
+
+    def made(name, runs, metrics):
+        store = Store.create(tmp_path / name)
+        for run in range(1, runs + 1):
+            store.add_points([(run, metric, step, 1.0) for metric in metrics for step in range(1, 41)])
+            store.end_chunk(run, 2, 35)
+            store.settle(store.journal(Stop(run, id=f"c{run}")), Reply(f"c{run}", True, "stops"))
+        return store
+
+    names = ("loss", "grad_norm", "entropy")
+    few, many = made("few", 2, names), made("many", 200, names)
+    assert steps_of(many, ask) <= steps_of(few, ask) + 5
+
+
+def test_a_long_run_ends_its_chunks_as_fast_as_a_short_one(tmp_path):
+    def ending(length):
+        store = Store.create(tmp_path / str(length))
+        store.add_points([(1, name, step, 1.0) for name in ("loss", "lr") for step in range(1, length + 1)])
+        store.end_chunk(1, 1, length - 10)
+
+        def asked(store):
+            store.last_values(1)
+            store.end_chunk(1, 2, length)
+            store.rewind(1, length - 5)
+
+        return steps_of(store, asked)
+
+    assert ending(20_000) <= ending(200) + 5
 
 
 def test_the_journal_and_events_come_in_order_and_secrets_are_not_in_them(store, path):
@@ -218,8 +277,8 @@ def old(path):
     store = Store.create(path)
     store.add_run(Run(0, "a", step=3))
     store.set_meta("version", "1")
-    for table in ("chunk_ends", "decisions"):
-        store._db.execute(f"DROP TABLE {table}")
+    for newer in ("TABLE chunk_ends", "TABLE decisions", "INDEX metrics_by_step", "INDEX journal_by_command"):
+        store._db.execute(f"DROP {newer}")
     store.close()
     return path
 
@@ -233,6 +292,16 @@ def test_an_older_file_is_brought_up_to_date_before_it_is_written(old):
     store.close()
     assert Store.read(old).chunk_ends() == {1: {1: End(3, {})}}
     assert Store(old).meta("version") == "3"
+
+
+def test_a_file_of_version_2_gets_its_indexes(path):
+    store = Store.create(path)
+    store.set_meta("version", "2")
+    for newer in ("metrics_by_step", "journal_by_command"):
+        store._db.execute(f"DROP INDEX {newer}")
+    store.close()
+    names = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIKE 'sqlite%' ORDER BY name"
+    assert [name for (name,) in Store(path)._db.execute(names)] == ["journal_by_command", "metrics_by_step"]
 
 
 def test_an_older_file_stays_as_it_was_where_it_cannot_be_brought_up_to_date(old, monkeypatch):

@@ -11,34 +11,26 @@ are looked at as eight windows of at least three points each, by their medians, 
   by 2 % meanwhile.
 - *Flat and high*: a quarter of the steps or more is done, the loss is above nine tenths of its start and moved less
   than 1 % between the last two quarters, and the evals differ by less than 2 %.
-- *GRPO*: the last eight points all have no spread of rewards (and the reward has not risen: else it is won), or at
-  least 95 % of the completions cut off. Its losses say nothing, so nothing is concluded from them.
+- *GRPO*: in all of the last steps at least 95 % of the completions are cut off, or the rewards have no spread (and
+  have not risen: else it is won). How many steps that are does not depend on how often they are logged. Its losses
+  say nothing, so nothing is concluded from them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import isfinite, sqrt
 from statistics import median
 from typing import Any
 
 from rftui.config.validate import clone_faults
 from rftui.messages import Field
-from rftui.runs import DELETED, DONE, FAILED, QUEUED, Run, flatten
+from rftui.runs import DELETED, DONE, FAILED, QUEUED, Run, Suggestion, flatten
 
 Curve = list[tuple[int, float]]
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """A clone to try: `reason` says in one line what is wrong and what it changes."""
-
-    changes: dict[str, Any]
-    warm: bool
-    from_step: int | None
-    reason: str
+"""Step and value, in step order."""
 
 
 _LR, _RANK, _ALPHA = "training_args.learning_rate", "peft_config.r", "peft_config.lora_alpha"
@@ -65,22 +57,29 @@ _LOWEST_RATE = {"SFT": 1e-5, "DPO": 1e-6, "GRPO": 1e-6}
 _HIGHEST_RATE = {"SFT": 1e-3, "DPO": 1e-4, "GRPO": 1e-4}
 """Learning rates below which a lower one is no remedy, and the highest usual ones."""
 
+_STEPS = 40
+"""Steps of GRPO by which its rewards are judged; of a short run the last quarter, but at least 8."""
+
 _MEMORY = re.compile(r"out ?of ?memory|MemoryError|can't allocate memory", re.IGNORECASE)
 _DIVERGED = re.compile(r"\b(loss|grad_norm) is [-+]?(nan|inf)")
 
 
-def suggestion(run: Run, curves: dict[str, Curve]) -> Suggestion | None:
-    """What to try instead of `run`, by its error and its curves (metric -> points); None where nothing is clear."""
+def suggestion(run: Run, curve: Callable[[str], Curve]) -> Suggestion | None:
+    """What to try instead of `run`, by its error and its curves; None where nothing is clear. `curve`: metric -> all
+    its points."""
     if run.state in (DELETED, QUEUED):
         return None
     values = {field.name: field.default for field in _KNOBS} | flatten(run.config)
-    curves = {metric: [point for point in curve if isfinite(point[1])] for metric, curve in curves.items()}
+
+    def finite(metric: str) -> Curve:
+        return [point for point in curve(metric) if isfinite(point[1])]
+
     if run.state == FAILED:
-        found = _of_failure(run, values, curves.get("loss", []))
+        found = _of_failure(run, values, finite)
     elif run.algo == "GRPO":
-        found = _of_completions(values, curves)
+        found = _of_completions(run, values, finite)
     else:
-        found = _of_losses(run, values, curves)
+        found = _of_losses(run, values, finite("loss"), finite("eval_loss"))
     return next((able for each in found if (able := _able(run, each))), None)
 
 
@@ -93,7 +92,7 @@ def _able(run: Run, wanted: Suggestion) -> Suggestion | None:
     return None
 
 
-def _of_failure(run: Run, values: dict[str, Any], loss: Curve) -> Iterator[Suggestion]:
+def _of_failure(run: Run, values: dict[str, Any], finite: Callable[[str], Curve]) -> Iterator[Suggestion]:
     error = run.error or ""
     if _MEMORY.search(error) and values[_BATCH] > 1:
         whole = values[_BATCH] * values[_ACCUMULATION]
@@ -104,6 +103,7 @@ def _of_failure(run: Run, values: dict[str, Any], loss: Curve) -> Iterator[Sugge
         told = f"it ran out of memory: a batch of {batch} and {whole // batch} of them a step need less"
         yield Suggestion(changes, run.checkpoint is not None, None, told)
     elif _DIVERGED.search(error):
+        loss = finite("loss")
         if (lowest := _rises_since(loss)) is None:
             yield _calmer(run, values, "it diverged", run.checkpoint is not None)
         else:  # what was saved last is spoiled already
@@ -137,8 +137,7 @@ def _checkpoint_near(run: Run, step: int, now: int) -> int | None:
 # ---------------------------------------------------------------- losses
 
 
-def _of_losses(run: Run, values: dict[str, Any], curves: dict[str, Curve]) -> Iterator[Suggestion]:
-    loss, evals = curves.get("loss", []), curves.get("eval_loss", [])
+def _of_losses(run: Run, values: dict[str, Any], loss: Curve, evals: Curve) -> Iterator[Suggestion]:
     windows = _windows(loss)
     if (lowest := _rises_since(loss)) is not None:
         step = _checkpoint_near(run, lowest, loss[-1][0])
@@ -243,11 +242,15 @@ def _ranked(values: dict[str, Any], rank: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- completions
 
 
-def _of_completions(values: dict[str, Any], curves: dict[str, Curve]) -> Iterator[Suggestion]:
-    spread, clipped = _last(curves, "reward_std"), _last(curves, "completions/clipped_ratio")
-    rewards = [value for _, value in curves.get("reward", [])]
-    won = len(rewards) >= 8 and median(rewards[-4:]) > median(rewards[:4])
-    if spread and max(spread) < 1e-6 and not won:
+def _of_completions(run: Run, values: dict[str, Any], finite: Callable[[str], Curve]) -> Iterator[Suggestion]:
+    steps = min(_STEPS, max(8, run.total_steps // 4))
+    clipped = _last(finite("completions/clipped_ratio"), steps)
+    if clipped and min(clipped) >= 0.95 and values[_COMPLETION]:
+        length = 2 * values[_COMPLETION]
+        told = f"nearly all completions are cut off: {length} tokens let them come to their end"
+        yield Suggestion({_COMPLETION: length}, True, None, told)
+    spread = _last(finite("reward_std"), steps)
+    if spread and max(spread) < 1e-6 and not _won(finite("reward")):
         told = "all completions of a prompt get the same reward, so nothing is learned"
         warmer = round(min(values[_TEMPERATURE] + 0.2, 1.4), 2)
         if values[_TEMPERATURE] < warmer:
@@ -256,13 +259,22 @@ def _of_completions(values: dict[str, Any], curves: dict[str, Curve]) -> Iterato
         more = {_GENERATIONS: number}
         for changes in (more, more | {_ACCUMULATION: 2 * values[_ACCUMULATION]}):
             yield Suggestion(changes, True, None, f"{told}: {number} completions a prompt")
-    elif clipped and min(clipped) >= 0.95 and values[_COMPLETION]:
-        length = 2 * values[_COMPLETION]
-        told = f"nearly all completions are cut off: {length} tokens let them come to their end"
-        yield Suggestion({_COMPLETION: length}, True, None, told)
 
 
-def _last(curves: dict[str, Curve], metric: str) -> list[float]:
-    """The last eight points; none where there are fewer."""
-    values = [value for _, value in curves.get(metric, [])]
-    return values[-8:] if len(values) >= 8 else []
+def _won(reward: Curve) -> bool:
+    """Whether the reward has risen, from the first to the last quarter of the steps."""
+    if len(reward) < 2:
+        return False
+    quarter = (reward[-1][0] - reward[0][0]) / 4
+    first = [value for step, value in reward if step <= reward[0][0] + quarter]
+    last = [value for step, value in reward if step >= reward[-1][0] - quarter]
+    return median(last) > median(first)
+
+
+def _last(curve: Curve, steps: int) -> list[float]:
+    """The points that tell of so many last steps; none where there are not so many. A point is the mean of all steps
+    since the point before."""
+    if not curve or curve[-1][0] < steps:
+        return []
+    since = curve[-1][0] - steps
+    return [value for step, value in curve if step > since]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import mean, median
 from typing import Any
 
@@ -73,6 +74,7 @@ class _Group:
         self.runs = runs
         self.open = [run for run in runs if run.state in (QUEUED, RUNNING, WAITING) and not run.exempt]
         self._ends = ends
+        self._averages: dict[tuple[int, int], float | None] = {}
         self.metric = rule.metric or self._usual()
         self._sign = -1.0 if greater_is_better(rule, self.metric) else 1.0
 
@@ -90,6 +92,8 @@ class _Group:
 
     def end(self, run: Run, rung: int) -> End | None:
         """How the run stood once that chunk had ended; None where it has not."""
+        if rung in self._of(run):
+            return self._of(run)[rung]
         return self._of(run)[min(past)] if (past := [chunk for chunk in self._of(run) if chunk >= rung]) else None
 
     def value(self, run: Run, rung: int) -> float | None:
@@ -98,13 +102,23 @@ class _Group:
 
     def score(self, run: Run, rung: int) -> float | None:
         """None where it has no value there. What is not a number is the worst."""
-        value = self.value(run, rung)
+        return self._score(self.value(run, rung))
+
+    def _score(self, value: float | None) -> float | None:
         return None if value is None else math.inf if math.isnan(value) else self._sign * value
 
     def scores(self, run: Run, last: int) -> dict[int, float]:
         """chunk -> score, in order, where there is one."""
-        chunks = sorted(chunk for chunk in self._of(run) if chunk <= last)
-        return {chunk: score for chunk in chunks if (score := self.score(run, chunk)) is not None}
+        ends = self._of(run)
+        found = {chunk: self._score(ends[chunk].values.get(self.metric)) for chunk in sorted(ends) if chunk <= last}
+        return {chunk: score for chunk, score in found.items() if score is not None}
+
+    def average(self, run: Run, last: int) -> float | None:
+        """Its mean score up to that chunk; None where it has not come there, or has no score."""
+        if (run.id, last) not in self._averages:
+            scores = self.scores(run, last) if self.end(run, last) else {}
+            self._averages[run.id, last] = _mean(tuple(scores.values())) if scores else None
+        return self._averages[run.id, last]
 
     def shown(self, score: float) -> str:
         return format_number(self._sign * score)
@@ -112,6 +126,12 @@ class _Group:
     def in_warmup(self, run: Run, chunk: int) -> bool:
         end = self.end(run, chunk)
         return end is not None and end.step < _warmup(run)
+
+
+@lru_cache(maxsize=8192)
+def _mean(scores: tuple[float, ...]) -> float:
+    """The same scores are asked for again at each chunk end of another run."""
+    return mean(scores)
 
 
 def _warmup(run: Run) -> float:
@@ -223,8 +243,8 @@ def _below_median(rule: RFMedianStopping, group: _Group, taken: Taken, after: Ma
     verdicts = []
     for run, rung in _to_judge(group, taken, after, rule.min_chunks):
         own = group.scores(run, rung).values()
-        there = [other for other in group.runs if other is not run and group.end(other, rung)]
-        averages = [mean(scores.values()) for other in there if (scores := group.scores(other, rung))]
+        others = (group.average(other, rung) for other in group.runs if other is not run)
+        averages = [average for average in others if average is not None]
         if not own or len(averages) < rule.min_runs:
             continue
         best, middle = min(own), median(averages)

@@ -18,7 +18,7 @@ from rftui.store import Store
 from rftui.views import View, find_run, view
 
 FIELDS = (
-    "id name state chunk chunks step total_steps epoch device parent knobs metrics error checkpoint final"
+    "id name state chunk chunks step total_steps epoch device parent knobs metrics error suggestion checkpoint final"
 ).split()
 
 _METRICS = ("loss", "eval_loss", "reward", "eval_reward")
@@ -75,8 +75,10 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.run is not None:
         run = find_run(found.runs, arguments.run)
         with closing(Store.read(experiment.db)) as store:
-            curves = store.curves(run.id).get(run.id, {})
-        print(dump(_plain(run) | {"curves": curves}) if arguments.json else _run_lines(run, curves))
+            if arguments.json:
+                print(dump(_plain(run) | {"curves": store.curves(run.id).get(run.id, {})}))
+            else:
+                print(_run_lines(run, store.counts(run.id)))
     elif arguments.json:
         runs = [_plain(run) for run in found.runs]
         print(dump({"name": experiment.name, "state": found.state, "path": str(experiment.path), "runs": runs}))
@@ -89,6 +91,8 @@ def show(arguments: argparse.Namespace) -> int:
                 print(f"run {run.id}: {clean(run.error, 300)}")
             elif run.stopped_by:
                 print(f"run {run.id}: stopped by {clean(run.stopped_by, 300)}")
+            if run.suggestion:
+                print(f"run {run.id}: suggested: {clean(run.suggestion.reason, 300)}")
     return DONE
 
 
@@ -116,15 +120,17 @@ def _runs_table(runs: list[Run]) -> str:
     return table(header + [short(knob) for knob in knobs], rows)
 
 
-def _run_lines(run: Run, curves: dict[str, list[Any]]) -> str:
+def _run_lines(run: Run, counts: dict[str, int]) -> str:
     plain = _plain(run)
-    pairs = [(key, format_value(plain[key])) for key in FIELDS if key not in ("knobs", "metrics", *_OPTIONAL)]
+    pairs = [
+        (key, format_value(plain[key])) for key in FIELDS if key not in ("knobs", "metrics", "suggestion", *_OPTIONAL)
+    ]
     pairs += [(key, clean(plain[key], 300)) for key in _OPTIONAL if plain[key]]
     pairs += [("stopped by", clean(run.stopped_by, 300))] if run.stopped_by else []
+    pairs += [("suggested", clean(run.suggestion.reason, 300))] if run.suggestion else []
     pairs += [(knob, clean(format_value(value), 300)) for knob, value in plain["knobs"].items()]
     pairs += [
-        (name, f"{format_number(value)}  ({len(curves.get(name, []))} points)")
-        for name, value in plain["metrics"].items()
+        (name, f"{format_number(value)}  ({counts.get(name, 0)} points)") for name, value in plain["metrics"].items()
     ]
     width = max(len(key) for key, _ in pairs)
     return "\n".join(f"{key.ljust(width)}  {value}" for key, value in pairs)

@@ -38,7 +38,7 @@ def clone(arguments: argparse.Namespace) -> int:
     with _connected(arguments) as connection:
         code = DONE
         for run in _meant(connection, arguments, arguments.runs):
-            tried = connection.suggestion(run.id) if arguments.suggested else None
+            tried = run.suggestion if arguments.suggested else None
             if arguments.suggested and not tried:
                 raise UserError(f"run {run.id} {clean(run.name)}: nothing to suggest", code=FAILED)
             how = {

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rftui.curves import Curves
 from rftui.runs import Run
 
 # ---------------------------------------------------------------- viewer -> scheduler
@@ -14,9 +15,11 @@ from rftui.runs import Run
 
 @dataclass
 class Attach:
-    """A viewer wants a fresh `Snapshot`: it has come, or its event queue overflowed."""
+    """A viewer wants a fresh `Snapshot`: it has come, or its event queue overflowed. `brief`: it only gives commands,
+    and needs no runs, curves, events and devices."""
 
     viewer: str
+    brief: bool = False
 
 
 @dataclass(kw_only=True)
@@ -191,13 +194,13 @@ class ExperimentInfo:
 
 @dataclass
 class Snapshot:
-    """Everything a viewer shows. `curves`: run id -> metric -> [(step, value), ...] in step order (decimated to at
-    most 512 points). `schema`: algo -> its fields. `sequence` is the number of the last update it includes."""
+    """Everything a viewer shows. `schema`: algo -> its fields. `sequence` is the number of the last update it
+    includes."""
 
     sequence: int
     experiment: ExperimentInfo
     runs: list[Run]
-    curves: dict[int, dict[str, list[tuple[int, float]]]]
+    curves: Curves
     events: list[Event]
     devices: list[Device]
     schema: dict[str, list[Field]]
@@ -219,6 +222,10 @@ class Update:
     devices: list[Device] = field(default_factory=list)
     experiment: ExperimentInfo | None = None
     schema: dict[str, list[Field]] = field(default_factory=dict)
+
+    def brief(self) -> Update:
+        """What of it goes to a viewer that only gives commands: that something changed."""
+        return Update(self.sequence, experiment=self.experiment, schema=self.schema)
 
 
 @dataclass

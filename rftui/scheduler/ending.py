@@ -120,8 +120,8 @@ class Ending:
             match message:
                 case messages.Report():
                     self.held.append(message)
-                case messages.Attach(viewer):
-                    self._server.send(viewer, self._registry.snapshot())
+                case messages.Attach():
+                    self._registry.welcome(message)
                 case messages.Leave():
                     self._server.drop_viewer(message.viewer)
                 case messages.Interrupt() | signal.Signals():
@@ -171,7 +171,7 @@ class Ending:
                     if self.interrupted:
                         self._workers.kill()
                     self.interrupted = True
-                case messages.Attach(viewer):
-                    self._server.send(viewer, self._registry.snapshot())
+                case messages.Attach():
+                    self._registry.welcome(message)
                 case messages.Command():
                     self._server.send(message.viewer, messages.Reply(message.id, False, text))

@@ -7,7 +7,7 @@ import sys
 import time
 
 from rftui.formatting import format_duration, format_number
-from rftui.runs import RUNNING
+from rftui.runs import RUNNING, Run
 from rftui.scheduler.registry import Registry
 
 _EVERY = 5.0
@@ -23,10 +23,10 @@ class Printer:
 
     def print(self) -> None:
         """What is new."""
-        for event in self._registry.store.events(100):
-            if event.id > self._last_event and event.level != "progress":
+        for event in self._registry.store.events_since(self._last_event):
+            if event.level != "progress":
                 self._line(event.text)
-            self._last_event = max(self._last_event, event.id)
+            self._last_event = event.id
         if time.monotonic() - self._last > _EVERY and self._registry.info.state == "running":
             self._last = time.monotonic()
             self._line(self._progress())
@@ -35,14 +35,19 @@ class Printer:
         """How it ended: a table of the runs."""
         runs = list(self._registry.runs.values())
         width = max([len(run.name) for run in runs] + [4])
-        rows = [("run", "name", "state", "chunk", "step", "loss", "eval", "")]
+        algos = {run.algo for run in runs}
+        # A GRPO loss says nothing of how well it goes.
+        metrics = {"loss": "loss", "eval": "eval_loss"} if algos != {"GRPO"} else {}
+        metrics |= {"reward": "reward", "eval reward": "eval_reward"} if "GRPO" in algos else {}
+        rows = [("run", "name", "state", "chunk", "step", list(metrics), "")]
         for run in runs:
-            loss, evaluated = (format_number(run.metrics.get(name)) for name in ("loss", "eval_loss"))
+            shown = [format_number(_value(run, metric)) for metric in metrics.values()]
             chunk = f"{run.chunk}/{run.chunks}"
             why = run.error or run.stopped_by or ""
-            rows.append((str(run.id), run.name, run.state, chunk, str(run.step), loss, evaluated, why))
-        for number, name, state, chunk, step, loss, evaluated, why in rows:
-            cells = (f"{number:>4}  {name:<{width}}  {state:<8}  {chunk:>7}  {step:>6}", f"{loss:>8}  {evaluated:>8}")
+            rows.append((str(run.id), run.name, run.state, chunk, str(run.step), shown, why))
+        for number, name, state, chunk, step, values, why in rows:
+            cells = [f"{number:>4}  {name:<{width}}  {state:<8}  {chunk:>7}  {step:>6}"]
+            cells += [f"{value:>{max(8, len(head))}}" for head, value in zip(metrics, values, strict=True)]
             self._write("  ".join([*cells, why]).rstrip())
         self._write(f"{self._registry.info.state}: {self._registry.info.path}")
 
@@ -70,3 +75,7 @@ class Printer:
             print(text.encode(encoding, "replace").decode(encoding), flush=True)
         except OSError:  # whoever read the lines, or the terminal, is gone; that is no reason to end a training
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _value(run: Run, metric: str) -> float | None:
+    return None if run.algo == "GRPO" and metric.endswith("loss") else run.metrics.get(metric)

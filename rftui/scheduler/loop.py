@@ -147,8 +147,8 @@ class Scheduler:
                     for report in reports:
                         if not (self.ending.begun and isinstance(report, messages.Gone)):
                             self._heard(worker, report)
-            case messages.Attach(viewer):
-                self.incidents.guarded("showing the experiment to a viewer", lambda: self._show(viewer))
+            case messages.Attach():
+                self.incidents.guarded("showing the experiment to a viewer", lambda: self._show(message))
             case messages.Leave():
                 self.server.drop_viewer(message.viewer)
             case messages.Command():
@@ -168,9 +168,9 @@ class Scheduler:
             self.incidents.note(f"taking in {type(report).__name__} of worker {worker}", error)
             self.crew.recover(worker, report)
 
-    def _show(self, viewer: str) -> None:
+    def _show(self, attach: messages.Attach) -> None:
         self.registry.flush()
-        self.server.send(viewer, self.registry.snapshot())
+        self.registry.welcome(attach)
 
     def _obey_rules(self) -> None:
         for press in self.rules.presses():

@@ -22,17 +22,19 @@ class Rules:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._switches = rules.read(registry.store.meta(_META))
-        self._looked: object = None
+        self._looked = -1
+        self._taken = {name: registry.store.decisions(name) for name in rules.RULES}
         self._show()
 
     def presses(self) -> Iterator[messages.Stop]:
         """The stops that the rules ask for now, one after the other; each is to be carried out before the next."""
-        if self._state() == self._looked:
+        if self._registry.revision == self._looked:
             return
         while found := self._verdicts():
             name, verdicts = found
             for verdict in verdicts:
                 self._registry.store.decide(name, verdict)
+                self._taken[name][verdict.run, verdict.rung] = verdict.outcome
             goes_on = [verdict.reason for verdict in verdicts if verdict.outcome != STOP and verdict.reason]
             for reason in dict.fromkeys(goes_on):
                 self._registry.log(f"rule {name}: {reason}", None, "notice")
@@ -40,7 +42,7 @@ class Rules:
                 if verdict.outcome == STOP:
                     identity, by = f"rule {name} {verdict.run} {verdict.rung}", f"rule {name}"
                     yield messages.Stop(verdict.run, verdict.reason, id=identity, by=by)
-        self._looked = self._state()
+        self._looked = self._registry.revision
 
     def switch(self, name: str, changes: dict[str, Any]) -> str:
         """Switch a rule on or off ("on"), or change its parameters; what that means, in one line. Raises UserError."""
@@ -48,23 +50,17 @@ class Rules:
         ended = {run.id: run.chunk for run in self._registry.runs.values()}
         self._switches[name] = rules.switched(self._switches[name], changes, ended)
         self._registry.store.set_meta(_META, rules.written(self._switches))
-        self._looked = None
+        self._looked = -1
         self._show()
         return f"rule {name} is {self._format_switch(self._switches[name])}"
 
     def _verdicts(self) -> tuple[str, list[Verdict]] | None:
         """Those of the first rule that decides something now."""
-        on = {name: switch for name, switch in self._switches.items() if switch.on}
-        ends = self._registry.store.chunk_ends() if on else {}
-        for name, switch in on.items():
-            taken = self._registry.store.decisions(name)
-            if verdicts := decide(switch.rule, self._registry.runs.values(), ends, taken, switch.after):
+        runs, ends = self._registry.runs.values(), self._registry.ends
+        for name, switch in self._switches.items():
+            if switch.on and (verdicts := decide(switch.rule, runs, ends, self._taken[name], switch.after)):
                 return name, verdicts
         return None
-
-    def _state(self) -> object:
-        """It changes with whatever a rule may decide by."""
-        return self._registry.chunk_ends, [(run.id, run.active, run.exempt) for run in self._registry.runs.values()]
 
     def _show(self) -> None:
         self._registry.set_rules(

@@ -9,14 +9,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
+from rftui.curves import Curves
 from rftui.link_server import Server
-from rftui.messages import Device, Event, ExperimentInfo, Field, Rule, Snapshot, Update
+from rftui.messages import Attach, Device, Event, ExperimentInfo, Field, Rule, Snapshot, Update
 from rftui.paths import ExperimentDir
 from rftui.runs import Run
+from rftui.scheduler.advice import Advice
 from rftui.store import Store
-
-_POINTS = 512
-"""Points of a curve in a snapshot."""
 
 _CALM = 0.1
 """Seconds between two updates that only bring steps and points."""
@@ -35,7 +34,10 @@ class Registry:
         self.info = ExperimentInfo(experiment.name, str(experiment.path), pid=os.getpid(), rows=rows)
         self.steps: deque[float] = deque(maxlen=400)
         self.pace: dict[int, float] = {}  # run -> seconds that a step took in its last turn
-        self.chunk_ends = 0  # how often one was noted or taken back
+        self.curves = store.thinned()
+        self.ends = store.chunk_ends()  # run -> chunk -> how it ended
+        self.revision = 0  # grows with whatever a rule may decide by
+        self._advice = Advice(store, self.runs)
         self._server = server
         self._sequence = 0
         self._flushed = 0.0
@@ -52,6 +54,7 @@ class Registry:
     def touch(self, run: Run, *, urgent: bool = True) -> None:
         self._changed.add(run.id)
         self._urgent |= urgent
+        self.revision += urgent
 
     def touch_device(self, name: str, *, urgent: bool = True) -> None:
         self._devices.add(name)
@@ -61,36 +64,42 @@ class Registry:
         self.store.add_run(run)
         self.runs[run.id] = run
         self.touch(run)
+        self._advice.meet(run)
+        if run.parent in self.runs:
+            self._changed.add(run.parent)
 
     def points(self, run: Run, step: int, values: dict[str, float]) -> None:
         points = [(run.id, metric, step, value) for metric, value in values.items()]
         self.store.add_points(points)
         self._points += points
+        for point in points:
+            self.curves.add(*point)
         run.metrics = run.metrics | values  # replaced, not changed: copies of the run are on their way to viewers
         self.touch(run, urgent=False)
 
     def end_chunk(self, run: Run) -> None:
         """The run stands where its chunks so far have ended, or just past that."""
-        if run.chunk:
-            self.store.end_chunk(run.id, run.chunk, run.step)
-            self.chunk_ends += 1
+        if run.chunk and (end := self.store.end_chunk(run.id, run.chunk, run.step)):
+            self.ends.setdefault(run.id, {})[run.chunk] = end
+            self.revision += 1
 
     def rewind(self, run: Run, step: int, history: Iterable[tuple[int, dict[str, float]]]) -> None:
         """The run goes on from `step`: what it did past it is void, and of its `history` up to it (step, metric ->
         value) nothing is missing."""
-        self.store.rewind(run.id, step)
-        self.chunk_ends += 1
+        voided = self.store.rewind(run.id, step)
+        self.ends[run.id] = {chunk: end for chunk, end in self.ends.get(run.id, {}).items() if end.step <= step}
         run.step = step
         self._rewound[run.id] = step
         self._points = [point for point in self._points if point[0] != run.id or point[2] <= step]
-        curves = self.store.curves(run.id).get(run.id, {})
-        known = {(metric, at) for metric, points in curves.items() for at, _ in points}
-        for at, values in history:
-            missing = {metric: value for metric, value in values.items() if (metric, at) not in known}
-            known |= {(metric, at) for metric in missing}
-            if missing:
-                self.points(run, at, missing)
+        self.curves.rewind(run.id, step)
+        logged = [(run.id, metric, at, value) for at, values in history for metric, value in values.items()]
+        missing = self.store.add_missing(logged)
+        self._points += missing
+        for point in missing:
+            self.curves.add(*point)
         run.metrics = self.store.last_values(run.id)
+        if voided or missing:
+            self._advice.outdated(run)
         self.touch(run)
 
     def log(self, text: str, run: Run | None = None, level: str = "info") -> None:
@@ -143,6 +152,8 @@ class Registry:
     def flush(self) -> None:
         """Keep what changed in the store, and tell every viewer."""
         for run in self._changed:
+            if new := self._advice.renew(self.runs[run]):
+                self.log(new, self.runs[run], "notice")
             self.store.save_run(self.runs[run])
         self.store.commit()
         self._sequence += 1
@@ -162,14 +173,19 @@ class Registry:
         self._info = self._schema = self._urgent = False
         self._flushed = time.monotonic()
 
-    def snapshot(self) -> Snapshot:
-        """Everything, as of the last flush."""
-        return Snapshot(
-            self._sequence,
-            replace(self.info),
-            [copy.copy(run) for run in self.runs.values()],
-            self.store.curves(limit=_POINTS),
-            self.store.events(),
-            [replace(device) for device in self.devices.values()],
-            self.schema,
-        )
+    def welcome(self, attach: Attach) -> None:
+        """Send a viewer everything, or what it wants of it, as of the last flush."""
+        self._server.attach(attach.viewer, attach.brief)
+        if attach.brief:
+            snapshot = Snapshot(self._sequence, replace(self.info), [], Curves(), [], [], self.schema)
+        else:
+            snapshot = Snapshot(
+                self._sequence,
+                replace(self.info),
+                [copy.copy(run) for run in self.runs.values()],
+                self.curves.copy(),
+                self.store.events(),
+                [replace(device) for device in self.devices.values()],
+                self.schema,
+            )
+        self._server.send(attach.viewer, snapshot)

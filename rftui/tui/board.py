@@ -1,7 +1,4 @@
-"""What a viewer knows of an experiment. Pure: snapshots and updates in, and what of it is shown.
-
-Curves are bounded: a viewer that stays attached for a week holds at most `POINTS` points a curve.
-"""
+"""What a viewer knows of an experiment. Pure: snapshots and updates in, and what of it is shown."""
 
 from __future__ import annotations
 
@@ -9,21 +6,18 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rftui.automl.suggest import Suggestion, suggestion
+from rftui.curves import Curves
 from rftui.formatting import clean, format_cell
 from rftui.messages import Device, Event, ExperimentInfo, Field, Snapshot, Update
 from rftui.naming import short
 from rftui.paths import ExperimentDir, how_to_open
-from rftui.runs import DELETED, QUEUED, Run, flatten
+from rftui.runs import DELETED, QUEUED, Run
 from rftui.tui.lineage import Branch, tree
 
-POINTS = 512
 _EVENTS = 500
 
 RESTORING = "restoring"
 """What a deleted run is doing while its undo is asked for."""
-
-Curve = list[tuple[int, float]]
 
 
 @dataclass
@@ -54,7 +48,7 @@ class Board:
     def __init__(self) -> None:
         self.experiment: ExperimentInfo | None = None
         self.runs: dict[int, Run] = {}
-        self.curves: dict[int, dict[str, Curve]] = {}
+        self.curves = Curves()
         self.events: list[Event] = []
         self.devices: dict[str, Device] = {}
         self.schema: dict[str, list[Field]] = {}
@@ -68,7 +62,6 @@ class Board:
         self.knobs: list[str] = []
         self._deleted: list[int] = []
         self._restoring: set[int] = set()
-        self._suggested: dict[int, tuple[object, Suggestion | None]] = {}
 
     # ------------------------------------------------------------ in
 
@@ -95,14 +88,10 @@ class Board:
             self._settle(run)
             change.runs.add(run.id)
         for number, step in update.rewound.items():
-            for metric, points in self.curves.get(number, {}).items():
-                self.curves[number][metric] = [point for point in points if point[0] <= step]
+            self.curves.rewind(number, step)
             change.curves.add(number)
         for number, metric, step, value in update.points:
-            curve = self.curves.setdefault(number, {}).setdefault(metric, [])
-            curve.append((step, value))
-            if len(curve) > POINTS:
-                del curve[1:-1:2]
+            self.curves.add(number, metric, step, value)
             change.curves.add(number)
         change.runs |= change.curves
         self.events = (self.events + update.events)[-_EVENTS:]
@@ -186,18 +175,6 @@ class Board:
         """The active runs that could not be saved, as the disk is full."""
         return [run for run in self.runs.values() if run.active and run.error]
 
-    def suggestion(self, run: Run) -> Suggestion | None:
-        """What to try instead of a run; nothing where it was tried. Found anew when it failed, or came further."""
-        curves = self.curves.get(run.id, {})
-        children = sum(other.parent == run.id for other in self.runs.values())
-        seen = (run.state, run.chunk, run.checkpoints, 32 * run.step // max(1, run.total_steps), children)
-        if self._suggested.get(run.id, (None, None))[0] != seen:
-            found = suggestion(run, curves)
-            clones = (flatten(other.config) for other in self.runs.values() if other.parent == run.id)
-            tried = found and any(clone | found.changes == clone for clone in clones)
-            self._suggested[run.id] = seen, None if tried else found
-        return self._suggested[run.id][1]
-
     def _settle(self, run: Run) -> None:
         """An op that was asked for has been seen to work."""
         if self.asked.get(run.id, ("", run.state))[1] != run.state:
@@ -244,7 +221,14 @@ def summary(board: Board) -> list[str]:
     width = max([len(clean(run.name)) for run in runs] + [4])
     lines = [
         f"{run.id:>4}  {clean(run.name):<{width}}  {run.state:<8}  {run.chunk}/{run.chunks or '-'}  "
-        f"loss {format_cell(run.metrics.get('loss'))}  eval {format_cell(run.metrics.get('eval_loss'))}"
+        + "  ".join(f"{word} {format_cell(run.metrics.get(metric))}" for word, metric in _told(run))
         for run in runs
     ]
     return lines + ([f"Reopen with: {board.opens}"] if board.experiment else [])
+
+
+def _told(run: Run) -> list[tuple[str, str]]:
+    """The metrics that say how well a run does, each with its word."""
+    if run.algo == "GRPO":
+        return [("reward", "reward"), ("eval", "eval_reward")]
+    return [("loss", "loss"), ("eval", "eval_loss")]

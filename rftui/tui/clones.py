@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rftui.automl.suggest import Suggestion
 from rftui.messages import Clone
-from rftui.runs import Run
+from rftui.runs import Run, Suggestion
 from rftui.tui.host import Host
 from rftui.tui.run_ops import Ops
 from rftui.tui.screens.clone import CloneScreen
@@ -28,7 +27,7 @@ class Clones:
     def suggest(self) -> None:
         """The run under the cursor as its suggestion says."""
         run = self._app.run_at_cursor
-        suggested = self._board.suggestion(run) if run else None
+        suggested = run.suggestion if run else None
         if run and not suggested:
             self._app.say(f"No suggestion for run {run.id}", True)
         else:

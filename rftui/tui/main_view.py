@@ -89,7 +89,7 @@ class MainView:
     def show_hint(self) -> None:
         """What failed, or goes wrong, in the run under the cursor, and what is suggested."""
         run = self.run_at_cursor
-        text = hint(run, self.board.suggestion(run), self._size.width, ascii=self._ascii) if run else None
+        text = hint(run, run.suggestion, self._size.width, ascii=self._ascii) if run else None
         if text:
             self._lines["message"].show(text)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rftui.automl.suggest import suggestion
+from rftui.automl import suggest
 from rftui.config.validate import clone_faults
 from rftui.messages import Field
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
@@ -39,6 +39,10 @@ def run(state=RUNNING, algo="SFT", args=None, peft=True, **fields):
     config["peft_config"] = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]} if peft else None
     position = {"step": 200, "total_steps": 400, "epoch": 1.0}
     return Run(1, "one", algo, state=state, config=config, **(position | fields))
+
+
+def suggestion(of_run, curves):
+    return suggest.suggestion(of_run, lambda metric: curves.get(metric, []))
 
 
 def curve(values, every=5):
@@ -147,6 +151,27 @@ def test_grpo_whose_completions_are_cut_off():
     assert found.changes == {"training_args.max_completion_length": 1024} and "cut off" in found.reason
     curves["completions/clipped_ratio"][-1] = (45, 0.9)
     assert suggestion(run(algo="GRPO"), curves) is None
+
+
+@pytest.mark.parametrize(("every", "points"), [(1, 40), (5, 8), (50, 1)])
+def test_grpo_is_judged_by_steps_however_often_they_are_logged(every, points):
+    cut_off = {"completions/clipped_ratio": curve([1.0] * points, every)}
+    stuck = {"reward_std": curve([0.0] * points, every), "reward": curve([0.5] * points, every)}
+    assert "cut off" in suggestion(run(algo="GRPO"), cut_off).reason
+    assert "same reward" in suggestion(run(algo="GRPO"), stuck).reason
+    fewer = {metric: values[: points - 1] for metric, values in (cut_off | stuck).items()}
+    assert suggestion(run(algo="GRPO"), fewer) is None
+    short = run(algo="GRPO", total_steps=30, step=8)
+    assert suggestion(short, {"reward_std": curve([0.0] * 8, 1)}) and every
+
+
+def test_grpo_whose_completions_are_all_cut_off_is_not_told_to_be_warmer():
+    """They get the same reward because none comes to its end."""
+    curves = {"completions/clipped_ratio": curve([1.0] * 8), "reward_std": curve([0.0] * 8)}
+    found = suggestion(run(algo="GRPO"), curves)
+    assert found.changes == {"training_args.max_completion_length": 1024} and "cut off" in found.reason
+    unlimited = suggestion(run(algo="GRPO", args={"max_completion_length": None}), curves)
+    assert "training_args.temperature" in unlimited.changes
 
 
 @pytest.mark.parametrize("state", [QUEUED, DELETED])

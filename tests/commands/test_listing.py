@@ -10,7 +10,7 @@ from rftui.runs import Run
 from rftui.store import Store
 
 FIELDS = (
-    "id name state chunk chunks step total_steps epoch device parent knobs metrics error checkpoint final"
+    "id name state chunk chunks step total_steps epoch device parent knobs metrics error suggestion checkpoint final"
 ).split()
 
 

@@ -8,6 +8,7 @@ import types
 import pytest
 
 from rftui import launching
+from rftui.automl.suggest import suggestion
 from rftui.link_server import Server
 from rftui.messages import Attach, Command, ExperimentInfo, Field, Leave, Reply, Snapshot, Update
 from rftui.runs import Run
@@ -130,6 +131,7 @@ def test_a_suggestion_is_cloned_with_what_is_set_beside_it(told, make, reopened)
     args = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
     out_of_memory = "OutOfMemoryError: CUDA out of memory"
     failed = Run(0, "a", state="failed", config={"training_args": args, "peft_config": {"r": 8}}, error=out_of_memory)
+    failed.suggestion = suggestion(failed, lambda metric: [])
     make(failed, Run(0, "b", state="done"))
     code, out, _ = told("clone", "exp", "1", "--suggested", "--set", "lr=1e-5")
     assert code == 0 and out.startswith("run 1 a: ") and "memory" in out

@@ -66,6 +66,18 @@ def test_the_table_at_the_end(store, capsys):
     assert out[2].endswith("out of memory") and out[3] == "running: /there/exp"
 
 
+def test_of_grpo_the_table_shows_the_reward_and_no_loss(store, capsys):
+    metrics = {"loss": 0.0123, "reward": 0.75, "eval_reward": 0.5}
+    grpo = Run(1, "g", algo="GRPO", state=DONE, metrics=metrics)
+    Printer(Registry(store, grpo)).summary()
+    head, row, _ = capsys.readouterr().out.splitlines()
+    assert head.split()[5:] == ["reward", "eval", "reward"] and row.split()[5:] == ["0.75", "0.5"]
+    Printer(Registry(store, grpo, Run(2, "s", state=DONE, metrics={"loss": 2.5}))).summary()
+    head, first, second, _ = capsys.readouterr().out.splitlines()
+    assert head.split()[5:] == ["loss", "eval", "reward", "eval", "reward"]
+    assert first.split()[5:] == ["-", "-", "0.75", "0.5"] and second.split()[5:] == ["2.5", "-", "-", "-"]
+
+
 SCRIPT = """
 import sys
 from rftui.scheduler.headless import Printer

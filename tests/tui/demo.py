@@ -16,6 +16,7 @@ from fakes import FIELDS, FakeLaunch, FakeViewer, made, some_rules
 
 from rftui.config.sweeps import combinations, sweep_faults
 from rftui.config.validate import sentence
+from rftui.curves import Curves
 from rftui.messages import Command, Device, Event, ExperimentInfo, Reply, Snapshot, Update
 from rftui.runs import Run, changed, why_not
 from rftui.tui import app
@@ -37,14 +38,13 @@ class Imagined(FakeViewer):
         self.runs[6].state = "stopped"
         self.runs[6].stopped_by = "rule halving: loss 2.31 after chunk 2 of 16 is 6th of 8; 4 go on"
         self.runs[8].name = "lr=[1e-4 [/b] and a name that goes on and on"
-        self.curves: dict[int, dict[str, list[tuple[int, float]]]] = {}
         self.events = [Event(1, time.time(), "the configs are checked")]
         self.devices = [Device("gpu0", "ready", 11, None, int(61e9), int(141e9), 0.9), Device("gpu1", "ready", 12)]
         self.info = ExperimentInfo("tinychat-sft", "/tmp/tinychat-sft", "running", pid=4120, rows=800)
         self.info.rules = some_rules()
         self._sequence, self._turn, self._ending = 0, 0, False
         self._lock = threading.Lock()
-        self.give(Snapshot(0, self.info, self._copies(), {}, list(self.events), self.devices, {"SFT": FIELDS}))
+        self.give(Snapshot(0, self.info, self._copies(), Curves(), list(self.events), self.devices, {"SFT": FIELDS}))
         threading.Thread(target=self._train, daemon=True).start()
 
     def _event(self, text: str, run: int, level: str = "info") -> Event:

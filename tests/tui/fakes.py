@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from rftui.automl import rules
+from rftui.automl.suggest import suggestion
+from rftui.curves import Curves, Thinned
 from rftui.link import LinkLost
 from rftui.messages import Command, Device, Event, ExperimentInfo, Field, Reply, Rule, Snapshot, Update
 from rftui.runs import Run
@@ -82,6 +84,13 @@ def some_runs() -> list[Run]:
     ]
 
 
+def thinned(curves: dict[int, dict[str, list[tuple[int, float]]]]) -> Curves:
+    """Curves as the scheduler sends them."""
+    return Curves(
+        {run: {metric: Thinned(points) for metric, points in of_run.items()} for run, of_run in curves.items()}
+    )
+
+
 def snapshot(runs: list[Run] | None = None, *, state: str = "running", **more: object) -> Snapshot:
     runs = some_runs() if runs is None else runs
     curves = {run.id: {"loss": curve(run), "eval_loss": curve(run, 25)} for run in runs if run.step}
@@ -97,6 +106,10 @@ def snapshot(runs: list[Run] | None = None, *, state: str = "running", **more: o
     whole = Snapshot(10, info, runs, curves, events, devices, {"SFT": FIELDS})
     for name, value in more.items():
         setattr(whole, name, value)
+    for run in runs:  # as the scheduler does
+        of_run = whole.curves.get(run.id, {})
+        run.suggestion = suggestion(run, lambda metric, of_run=of_run: of_run.get(metric, []))  # type: ignore[misc]
+    whole.curves = thinned(whole.curves)
     return whole
 
 
@@ -173,7 +186,7 @@ class FakeLaunch:
     def end(self) -> None:
         self.ended = True
 
-    def poll(self) -> FakeViewer | None:
+    def poll(self, *, brief: bool = False) -> FakeViewer | None:
         return self.viewer
 
     def tail(self, lines: int) -> list[str]:

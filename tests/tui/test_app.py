@@ -346,8 +346,8 @@ async def test_a_suggestion_is_marked_told_and_opened(show):
         await shown.until(lambda: "Suggested: it diverged" in shown.text() and "lr 0.01 → 0.0033" in shown.text())
         await shown.press("ctrl+s")
         assert shown.sent[0].changes == {"training_args.learning_rate": 0.0033} and shown.sent[0].warm
-        clone = made(3, lr=0.0033, parent=2, warm=True)
-        await shown.give(Update(11, runs=[clone]))
+        runs[1].suggestion = None
+        await shown.give(Update(11, runs=[runs[1], made(3, lr=0.0033, parent=2, warm=True)]))
         assert "!" not in shown.row(2), "it is being tried"
 
 

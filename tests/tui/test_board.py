@@ -7,8 +7,9 @@ import math
 import pytest
 from fakes import NOW, made, snapshot
 
+from rftui.curves import POINTS
 from rftui.messages import Device, Event, Update
-from rftui.tui.board import POINTS, Board, Change, summary
+from rftui.tui.board import Board, Change, summary
 
 
 def board(*runs, **more) -> Board:
@@ -21,7 +22,7 @@ def test_a_snapshot_replaces_everything():
     one = board()
     one.marked = {1, 5}
     change = one.reset(snapshot([made(1), made(9)], curves={9: {"loss": [(1, 2.0)]}}))
-    assert one.shown == [1, 9] and one.curves == {9: {"loss": [(1, 2.0)]}}
+    assert one.shown == [1, 9] and list(one.curves) == [9] and one.curves.points(9, "loss") == [(1, 2.0)]
     assert one.marked == {1}, "a run that is no more is not marked"
     assert change.layout and change.runs == {1, 9}
 
@@ -30,7 +31,7 @@ def test_an_update_tells_what_it_changed():
     one = board(made(1), made(2))
     change = one.apply(Update(11, points=[(1, "loss", 105, 1.5)]))
     assert change == Change(runs={1}, curves={1})
-    assert one.curves[1]["loss"][-1] == (105, 1.5)
+    assert one.curves.points(1, "loss")[-1] == (105, 1.5)
     event, device = Event(4, NOW, "x"), Device("gpu1", "ready")
     change = one.apply(Update(12, events=[event], devices=[device], runs=[made(2, "stopped")]))
     assert change == Change(runs={2}, events=True, devices=True)
@@ -50,7 +51,7 @@ def test_curves_are_bounded_and_keep_their_ends():
     one = board(made(1), curves={})
     for step in range(5000):
         one.apply(Update(step, points=[(1, "loss", step, float(step))]))
-        curve = one.curves[1]["loss"]
+        curve = one.curves.points(1, "loss")
         assert len(curve) <= POINTS and curve[0] == (0, 0.0) and curve[-1] == (step, float(step))
     assert len(curve) > POINTS // 3
     assert curve == sorted(curve)
@@ -59,7 +60,8 @@ def test_curves_are_bounded_and_keep_their_ends():
 def test_a_rewound_run_loses_the_points_past_its_step():
     one = board(made(1), made(2), curves={1: {"loss": [(5, 2.0), (10, 1.9), (15, 1.8)]}, 2: {"loss": [(15, 1.0)]}})
     change = one.apply(Update(11, rewound={1: 10}, points=[(1, "loss", 12, 1.7)]))
-    assert one.curves == {1: {"loss": [(5, 2.0), (10, 1.9), (12, 1.7)]}, 2: {"loss": [(15, 1.0)]}}
+    assert one.curves.points(1, "loss") == [(5, 2.0), (10, 1.9), (12, 1.7)]
+    assert one.curves.points(2, "loss") == [(15, 1.0)]
     assert change.runs == {1}
 
 

@@ -26,9 +26,8 @@ from alone import (
 )
 from fakes import FIELDS, made
 
-from rftui.automl.suggest import Suggestion
 from rftui.redaction import HIDDEN
-from rftui.runs import changed
+from rftui.runs import Suggestion, changed
 from rftui.tui.screens.clone import CloneScreen
 
 ALPHA, BETA = "peft_config.lora_alpha", "training_args.adam_beta1"

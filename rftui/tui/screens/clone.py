@@ -13,14 +13,13 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from rftui.automl.suggest import Suggestion
 from rftui.config.validate import clone_faults
 from rftui.errors import UserError
 from rftui.formatting import clean
 from rftui.messages import Field
 from rftui.naming import short
 from rftui.redaction import redact
-from rftui.runs import Run, flatten
+from rftui.runs import Run, Suggestion, flatten
 from rftui.tui.editor import edit
 from rftui.tui.screens.clone_draft import CloneRequest, Draft
 from rftui.tui.screens.clone_fields import INDENT, Box, Finder, Knob, Row, typed

@@ -6,9 +6,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from rftui.automl.suggest import Suggestion
 from rftui.naming import short
-from rftui.runs import FAILED, Run
+from rftui.runs import FAILED, Run, Suggestion
 from rftui.tui.screens.clone_fields import Pick, Row
 
 _SCHEDULES = {

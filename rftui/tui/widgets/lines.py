@@ -8,10 +8,9 @@ from rich.text import Text
 from textual.geometry import Size
 from textual.widgets import Static
 
-from rftui.automl.suggest import Suggestion
 from rftui.formatting import clean, format_duration
 from rftui.messages import Device
-from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
+from rftui.runs import DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run, Suggestion
 from rftui.tui.actions import ACTIONS, refusal
 from rftui.tui.board import Board
 

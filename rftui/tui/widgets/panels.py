@@ -53,7 +53,7 @@ class PlotPanel(Static):
     def draw(self, metric: str, cursor: int | None) -> None:
         """Draw anew if a shown curve, the size or the choice of runs changed."""
         runs = self._board.plotted(cursor)
-        curves = {run: self._board.curves.get(run, {}).get(metric, []) for run in runs}
+        curves = {run: self._board.curves.points(run, metric) for run in runs}
         size = self.content_size
         key = (metric, size, [(run, len(curve), curve[-1:]) for run, curve in curves.items()])
         if key == self._drawn or not self.display:

@@ -223,7 +223,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _trend_column(self, width: int) -> _Column:
         def text(run: Run) -> str:
-            curve = self.board.curves.get(run.id, {}).get(self.metric, [])
+            curve = self.board.curves.points(run.id, self.metric)
             return sparkline([value for _, value in curve], width, ascii=self._ascii)
 
         return _Column("TREND", width, text, right=False, style=lambda run: colour(run.id))
@@ -244,7 +244,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         if run.id in self.board.asked:
             return f"{'~' if self._ascii else '◌'} {self.board.asked[run.id][0]}"
         glyph, plain, word, _ = STATES.get(run.state, ("?", "?", run.state, ""))
-        hint = "!" if self.board.suggestion(run) else ""
+        hint = "!" if run.suggestion else ""
         return f"{f'{plain if self._ascii else glyph} {word}':<9}{hint}"
 
     def _cell_state_style(self, run: Run) -> str:
