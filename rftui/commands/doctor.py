@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rftui.errors import DONE, FAILED
 from rftui.formatting import clean, format_bytes
+from rftui.scheduler.environment import cores
 from rftui.tracking.trackers import target
 
 _LEAST_DISK = 2e9
@@ -58,8 +59,8 @@ def _findings(home: Path) -> Iterator[Finding]:
     yield Finding("python", f"{version} at {sys.executable}", remedy="rftui needs Python 3.11 or newer" if old else "")
     yield from _packages()
     yield from _torch()
-    cores = len(os.sched_getaffinity(0))
-    yield Finding("cores", f"{cores} of {os.cpu_count()}")
+    usable, why = cores()
+    yield Finding("cores", f"{usable} of {os.cpu_count()}" + (f" ({why})" if why else ""))
     yield Finding("memory", format_bytes(_memory()))
     yield from _home(home)
     tracked = target(home)

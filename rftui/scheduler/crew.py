@@ -39,6 +39,8 @@ class Crew:
             self._registry.set_info("loading", "Waiting for old workers to exit")
             return
         self.begun = True
+        for notice in self._workers.notices:
+            self._registry.log(notice, None, "notice")
         self._registry.set_info("loading", "Loading torch and TRL")
         for name in self._workers.slots:
             self._registry.devices[name].pid = self._workers.start(name)
@@ -112,7 +114,7 @@ class Crew:
         device = self._registry.devices[worker]
         early = device.state != "ready" or not self._turns.open
         self._early_deaths[worker] = self._early_deaths[worker] + 1 if early else 0
-        words = self._workers.last_words(worker)
+        words = self._workers.how_it_ended(worker, status)
         device.state = "lost"
         self._registry.touch_device(worker)
         self._turns.lost(worker)
@@ -124,7 +126,7 @@ class Crew:
         if self._early_deaths[worker] > 1:
             self._leave_out(worker, words)
             return
-        self._registry.log(f"worker {worker} died (status {status}: {words}) and is started again", None, "error")
+        self._registry.log(f"worker {worker} died ({words}) and is started again", None, "error")
         device.pid, device.state = self._workers.start(worker), "starting"
 
     def _leave_out(self, worker: str, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rftui.errors import INTERRUPTED, UserError
-from rftui.link_server import Server
+from rftui.link_server import Server, short_enough, socket_place
 from rftui.messages import Gone, Report
 from rftui.paths import ExperimentDir
+from rftui.scheduler.environment import cores, inherited, threads
 from rftui.scheduler.recovery import birth, kill_group
 from rftui.store import Store
 
@@ -38,8 +40,21 @@ def slots(devices: str) -> list[WorkerSlot]:
     if match := re.fullmatch(r"cpu:([1-9]\d?)", devices):
         return [WorkerSlot(f"cpu{number}", None) for number in range(int(match[1]))]
     if re.fullmatch(r"\d+(,\d+)*", devices):
-        return [WorkerSlot(f"gpu{gpu}", gpu) for gpu in dict.fromkeys(devices.split(","))]
+        return [WorkerSlot(f"gpu{gpu}", _visible(int(gpu))) for gpu in dict.fromkeys(devices.split(","))]
     raise UserError(f"devices {devices!r}: say auto, cpu, cpu:N (N workers on this CPU) or GPU numbers such as 0,1")
+
+
+def _visible(index: int) -> str:
+    """The GPU of number `index` as CUDA_VISIBLE_DEVICES calls it: where that is set already, the numbers count the
+    GPUs that it names. Raises UserError."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") is None:
+        return str(index)
+    gpus = _gpus()
+    if index >= len(gpus):
+        given = os.environ["CUDA_VISIBLE_DEVICES"]
+        numbers = f"use 0 to {len(gpus) - 1}" if len(gpus) > 1 else "use 0" if gpus else "use --devices cpu"
+        raise UserError(f"--devices {index}: CUDA_VISIBLE_DEVICES={given} shows {len(gpus)} GPUs here; {numbers}")
+    return gpus[index]
 
 
 def _gpus() -> list[str]:
@@ -55,10 +70,15 @@ def _gpus() -> list[str]:
 
 
 class Workers:
-    """Starts a worker for each slot, and tells the server's inbox (a `Gone`) when a process ends."""
+    """Starts a worker for each slot, and tells the server's inbox (a `Gone`) when a process ends. `notices`: in what
+    a worker's environment is not this process's."""
 
     def __init__(self, experiment: ExperimentDir, store: Store, server: Server, devices: str) -> None:
         self.slots = {slot.name: slot for slot in slots(devices)}
+        short = os.environ.get("TMPDIR", "")
+        self._inherited, self.notices = inherited(
+            os.environ, socket_place() if short and not short_enough(short) else None
+        )
         self._experiment = experiment
         self._store = store
         self._server = server
@@ -69,12 +89,13 @@ class Workers:
         """Start (again) the worker of a slot; returns its pid. Raises UserError where there can be no process."""
         slot = self.slots[name]
         incarnation = self._store.new_incarnation()
-        threads = max(1, (os.cpu_count() or 1) // len(self.slots))
+        count, _ = threads(len(self.slots), cores()[0], os.environ)
         environment = self._server.open_worker(name, incarnation) | {
             "RFTUI_SCHEDULER": str(os.getpid()),
             "RFTUI_DEVICE": "cpu" if slot.gpu is None else "cuda",
-            "RFTUI_THREADS": str(threads),
-            "OMP_NUM_THREADS": str(threads),
+            "RFTUI_THREADS": str(count),
+            "OMP_NUM_THREADS": str(count),
+            "CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),  # as nvidia-smi counts
             "CUDA_VISIBLE_DEVICES": slot.gpu or "",
         }
         try:
@@ -93,7 +114,7 @@ class Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | environment | {"RFTUI_LOCK": str(lock.fileno())},
+                env=self._inherited | environment | {"RFTUI_LOCK": str(lock.fileno())},
                 pass_fds=[lock.fileno()],  # from before its first moment to its last
                 start_new_session=True,
             )
@@ -112,6 +133,16 @@ class Workers:
         """The last line that a worker wrote."""
         lines = self.log(name).read_text(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+    def how_it_ended(self, name: str, status: int) -> str:
+        """A worker's end in words; `status` as `subprocess` gives it."""
+        if status < 0:
+            try:
+                called = f"signal {-status} ({signal.Signals(-status).name})"
+            except ValueError:
+                called = f"signal {-status}"
+            return f"killed by {called}" + (", perhaps out of memory" if status == -signal.SIGKILL else "")
+        return f"exit code {status}: {self.last_words(name)}"
 
     def end(self, patience: float) -> None:
         """Wait up to `patience` seconds for the processes to end, then kill what is left."""

@@ -125,7 +125,7 @@ def test_a_killed_worker_takes_its_children_with_it_and_its_runs_go_on(program, 
         assert len(children) > 2 and not psutil.wait_procs(children, timeout=5)[1]
         output, _ = child.communicate(timeout=240)
     assert child.returncode == 0, output
-    assert "worker cpu died (status -9" in output and "retraining" in output
+    assert "worker cpu died (killed by signal 9 (SIGKILL)" in output and "retraining" in output
     for run in (1, 2):
         assert program.adapter(run) == undisturbed.adapter(run)
 

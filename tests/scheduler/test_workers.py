@@ -10,6 +10,7 @@ import pytest
 from rftui.errors import UserError
 from rftui.paths import create
 from rftui.scheduler import workers
+from rftui.scheduler.environment import cores
 from rftui.scheduler.recovery import birth
 from rftui.scheduler.workers import Workers, WorkerSlot, slots
 from rftui.store import Store
@@ -52,6 +53,22 @@ def test_auto_asks_nvidia_and_is_a_cpu_without_it(monkeypatch):
 
     monkeypatch.setattr(workers.subprocess, "run", missing)
     assert slots("auto") == [WorkerSlot("cpu", None)]
+
+
+@pytest.mark.parametrize(
+    ("visible", "asked", "given"),
+    [("4,5", "0,1", ["4", "5"]), ("4,5", "1", ["5"]), ("GPU-8f, MIG-2", "1,0", ["MIG-2", "GPU-8f"])],
+)
+def test_numbers_count_the_gpus_that_this_process_may_use(monkeypatch, visible, asked, given):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [slot.gpu for slot in slots(asked)] == given
+
+
+@pytest.mark.parametrize(("visible", "hint"), [("4,5", "use 0 to 1"), ("4", "use 0"), ("", "use --devices cpu")])
+def test_a_gpu_that_this_process_may_not_use_is_refused(monkeypatch, visible, hint):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(UserError, match=f"--devices 2: CUDA_VISIBLE_DEVICES={visible} shows . GPUs here; {hint}"):
+        slots("2")
 
 
 class Server:
@@ -139,7 +156,9 @@ def test_a_worker_that_wrote_nothing_has_no_last_words(started):
 
 
 @pytest.mark.parametrize(("devices", "device", "visible"), [("cpu", "cpu", ""), ("3", "cuda", "3")])
-def test_what_a_worker_is_told(started, devices, device, visible):
+def test_what_a_worker_is_told(started, monkeypatch, devices, device, visible):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = started(
         'echo "$*|$RFTUI_DEVICE|$CUDA_VISIBLE_DEVICES|$RFTUI_WORKER|$RFTUI_THREADS"; ps -o sid= -p $$', devices
     )
@@ -147,7 +166,7 @@ def test_what_a_worker_is_told(started, devices, device, visible):
     pid = found.start(name)
     gone(found)
     told, session = found.log(name).read_text().splitlines()
-    assert told == f"-m rftui.training.worker|{device}|{visible}|{name}|{os.cpu_count() or 1}"
+    assert told == f"-m rftui.training.worker|{device}|{visible}|{name}|{cores()[0]}"
     assert int(session) == pid, "a worker has a session of its own"
 
 
@@ -180,3 +199,35 @@ def test_only_the_named_workers_are_killed(started):
     found.kill()
     assert gone(found) == ("cpu0", 1, -9)
     assert not found.alive()
+
+
+def test_a_worker_is_no_process_of_a_distributed_training(started, monkeypatch):
+    for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("TMPDIR", "/tmp/" + "x" * 100)
+    monkeypatch.setenv("OF_THE_SCRIPT", "kept")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    told = "$WORLD_SIZE$RANK$MASTER_ADDR$TORCHELASTIC_RUN_ID|${#TMPDIR}|$OF_THE_SCRIPT|$CUDA_DEVICE_ORDER"
+    found = started(f'echo "{told}"', "cpu")
+    found.start("cpu")
+    gone(found)
+    dropped, tmp, script, order = found.last_words("cpu").split("|")
+    assert (dropped, script, order) == ("", "kept", "PCI_BUS_ID") and int(tmp) < 60
+    assert [notice.split(" (")[0].split(":")[0] for notice in found.notices] == [
+        "Ignored in the environment",
+        "TMPDIR is too long for sockets",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("echo 'warnings.warn(' >&2; kill -9 $$", "killed by signal 9 (SIGKILL), perhaps out of memory"),
+        ("kill -11 $$", "killed by signal 11 (SIGSEGV)"),
+        ("echo 'ValueError: no' >&2; exit 1", "exit code 1: ValueError: no"),
+    ],
+)
+def test_a_death_names_its_signal(started, script, how):
+    found = started(script, "cpu")
+    found.start("cpu")
+    assert found.how_it_ended("cpu", gone(found)[2]) == how
