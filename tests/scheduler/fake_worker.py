@@ -268,6 +268,7 @@ class FakeWorkers:
         self.slots = {slot.name: slot for slot in slots(devices)}
         self.world, self.experiment, self.store, self.server = world, experiment, store, server
         self.threads, self.incarnations = world.workers, {}
+        self.notices = []
 
     def start(self, name):
         incarnation = self.store.new_incarnation()
@@ -294,8 +295,8 @@ class FakeWorkers:
     def log(self, name):
         return self.experiment.logs / f"worker-{name}.txt"
 
-    def last_words(self, name):
-        return "RuntimeError: boom"
+    def how_it_ended(self, name, status):
+        return f"exit code {status}: RuntimeError: boom"
 
     def end(self, patience):
         for thread in self.threads.values():
