@@ -11,11 +11,10 @@ from collections import deque
 from rftui import messages
 from rftui.errors import INTERRUPTED, UserError
 from rftui.link_server import Server
-from rftui.scheduler.crew import Crew
 from rftui.scheduler.incidents import LOG, Incidents, one_line
 from rftui.scheduler.registry import Registry
 from rftui.scheduler.turns import Turns
-from rftui.scheduler.workers import Workers
+from rftui.scheduler.workers import Crew, Workers
 from rftui.store import Unwritten
 
 HOUSEKEEPING = 2.0

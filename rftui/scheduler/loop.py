@@ -15,16 +15,16 @@ from rftui.link_server import Server
 from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.control import Control
-from rftui.scheduler.crew import Crew
 from rftui.scheduler.ending import HOUSEKEEPING, Ending
 from rftui.scheduler.headless import Printer
+from rftui.scheduler.hosts import WorkerHost
 from rftui.scheduler.incidents import Incidents, one_line
 from rftui.scheduler.pruning import Rules
 from rftui.scheduler.recovery import discard_deleted
 from rftui.scheduler.registry import Registry
 from rftui.scheduler.signals import caught
 from rftui.scheduler.turns import Turns
-from rftui.scheduler.workers import Workers
+from rftui.scheduler.workers import Crew, Workers
 from rftui.store import Store, Unwritten
 from rftui.tracking.outbox import Outbox
 from rftui.tracking.outbox import start as start_tracking
@@ -40,6 +40,7 @@ def run(
     rendezvous: Path | None = None,
     devices: str = "auto",
     viewer: bool = False,
+    host: WorkerHost | None = None,
 ) -> int:
     """Train the runs of `fit` that are to be trained (None: of all fits, taken up again), and serve viewers.
 
@@ -53,7 +54,7 @@ def run(
         raise UserError(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
     with lock:
         try:
-            scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer)
+            scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer, host)
         except OSError as error:
             raise UserError(f"cannot write to {experiment.path}: {error.strerror}", code=FAILED) from error
         with caught(scheduler.server.inbox):
@@ -64,13 +65,19 @@ class Scheduler:
     """Holds the parts together; `serve` is the loop."""
 
     def __init__(
-        self, experiment: ExperimentDir, fit: int | None, rendezvous: Path | None, devices: str, viewer: bool
+        self,
+        experiment: ExperimentDir,
+        fit: int | None,
+        rendezvous: Path | None,
+        devices: str,
+        viewer: bool,
+        host: WorkerHost | None = None,
     ) -> None:
         self.experiment = experiment
         self.store = Store(experiment.db)
         self.server = Server(experiment, rendezvous)
         try:
-            self.workers = Workers(experiment, self.store, self.server, devices)
+            self.workers = Workers(experiment, self.store, self.server, devices, host)
         except UserError:
             self.server.close()
             raise

@@ -1,88 +1,42 @@
-"""The worker processes: which devices there are, starting, watching and ending."""
+"""The workers: starting them on their devices, the check of the configs, first turns, deaths."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
-import threading
 import time
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rftui import messages
 from rftui.errors import INTERRUPTED, UserError
 from rftui.link_server import Server, short_enough, socket_place
-from rftui.messages import Gone, Report
 from rftui.paths import ExperimentDir
+from rftui.scheduler.devices import slots
 from rftui.scheduler.environment import cores, inherited, threads
-from rftui.scheduler.recovery import birth, kill_group
+from rftui.scheduler.hosts import LocalHost, WorkerHost
+from rftui.scheduler.recovery import OrphanWorkers, take_up
+from rftui.scheduler.registry import Registry
+from rftui.scheduler.run_reports import RunReports
+from rftui.scheduler.turns import Turns
 from rftui.store import Store
 
 
-@dataclass(frozen=True)
-class WorkerSlot:
-    """A device that one worker gets: its name in every view, and the GPU's number or None for a CPU."""
-
-    name: str
-    gpu: str | None
-
-
-def slots(devices: str) -> list[WorkerSlot]:
-    """The devices of "auto", "cpu", "cpu:N" or "0,1,...". auto is every GPU, else one CPU. Raises UserError."""
-    if devices == "auto":
-        gpus = _gpus()
-        return [WorkerSlot(f"gpu{gpu}", gpu) for gpu in gpus] or [WorkerSlot("cpu", None)]
-    if devices == "cpu":
-        return [WorkerSlot("cpu", None)]
-    if match := re.fullmatch(r"cpu:([1-9]\d?)", devices):
-        return [WorkerSlot(f"cpu{number}", None) for number in range(int(match[1]))]
-    if re.fullmatch(r"\d+(,\d+)*", devices):
-        return [WorkerSlot(f"gpu{gpu}", _visible(int(gpu))) for gpu in dict.fromkeys(devices.split(","))]
-    raise UserError(f"devices {devices!r}: say auto, cpu, cpu:N (N workers on this CPU) or GPU numbers such as 0,1")
-
-
-def _visible(index: int) -> str:
-    """The GPU of number `index` as CUDA_VISIBLE_DEVICES calls it: where that is set already, the numbers count the
-    GPUs that it names. Raises UserError."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") is None:
-        return str(index)
-    gpus = _gpus()
-    if index >= len(gpus):
-        given = os.environ["CUDA_VISIBLE_DEVICES"]
-        numbers = f"use 0 to {len(gpus) - 1}" if len(gpus) > 1 else "use 0" if gpus else "use --devices cpu"
-        raise UserError(f"--devices {index}: CUDA_VISIBLE_DEVICES={given} shows {len(gpus)} GPUs here; {numbers}")
-    return gpus[index]
-
-
-def _gpus() -> list[str]:
-    """The GPUs that this process may use, found without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [gpu.strip() for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return re.findall(r"^GPU (\d+):", listed, re.MULTILINE)
-
-
 class Workers:
-    """Starts a worker for each slot, and tells the server's inbox (a `Gone`) when a process ends. `notices`: in what
-    a worker's environment is not this process's."""
+    """A worker for each slot of `devices`; when one ends, the server's inbox is told (a `Gone`). `notices`: in what
+    a worker's environment is not this process's. They run on `host`, this machine unless told."""
 
-    def __init__(self, experiment: ExperimentDir, store: Store, server: Server, devices: str) -> None:
+    def __init__(
+        self, experiment: ExperimentDir, store: Store, server: Server, devices: str, host: WorkerHost | None = None
+    ) -> None:
         self.slots = {slot.name: slot for slot in slots(devices)}
         short = os.environ.get("TMPDIR", "")
-        self._inherited, self.notices = inherited(
-            os.environ, socket_place() if short and not short_enough(short) else None
-        )
-        self._experiment = experiment
+        variables, self.notices = inherited(os.environ, socket_place() if short and not short_enough(short) else None)
+        self._host = host or LocalHost(experiment, variables)
         self._store = store
         self._server = server
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._incarnations: dict[str, int] = {}
 
     def start(self, name: str) -> int:
@@ -91,43 +45,33 @@ class Workers:
         incarnation = self._store.new_incarnation()
         count, _ = threads(len(self.slots), cores()[0], os.environ)
         environment = self._server.open_worker(name, incarnation) | {
-            "RFTUI_SCHEDULER": str(os.getpid()),
             "RFTUI_DEVICE": "cpu" if slot.gpu is None else "cuda",
             "RFTUI_THREADS": str(count),
             "OMP_NUM_THREADS": str(count),
             "CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),  # as nvidia-smi counts
             "CUDA_VISIBLE_DEVICES": slot.gpu or "",
         }
+
+        def ended(status: int) -> None:
+            self._server.inbox.put(messages.Report(name, incarnation, [messages.Gone(status)]))
+
         try:
-            process = self._spawn(name, environment)
+            process = self._host.start(name, environment, ended)
         except OSError as error:
             raise UserError(f"worker {name} cannot be started: {error}", code=INTERRUPTED) from error
-        self._processes[name], self._incarnations[name] = process, incarnation
-        threading.Thread(target=self._watch, args=(name, incarnation, process), daemon=True).start()
-        self._store.keep_worker(name, process.pid, birth(process.pid))
+        self._incarnations[name] = incarnation
+        self._store.keep_worker(name, process.pid, process.birth)
         return process.pid
-
-    def _spawn(self, name: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        with open(self.log(name), "ab") as log, self._experiment.lock_worker() as lock:
-            return subprocess.Popen(
-                [sys.executable, "-m", "rftui.training.worker"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._inherited | environment | {"RFTUI_LOCK": str(lock.fileno())},
-                pass_fds=[lock.fileno()],  # from before its first moment to its last
-                start_new_session=True,
-            )
 
     def current(self, name: str, incarnation: int) -> bool:
         """Whether a report comes from the present incarnation of the worker."""
         return self._incarnations.get(name) == incarnation
 
     def alive(self) -> bool:
-        return any(process.poll() is None for process in self._processes.values())
+        return any(self._host.running(name) for name in self._incarnations)
 
     def log(self, name: str) -> Path:
-        return self._experiment.logs / f"worker-{name}.txt"
+        return self._host.log(name)
 
     def last_words(self, name: str) -> str:
         """The last line that a worker wrote."""
@@ -145,24 +89,144 @@ class Workers:
         return f"exit code {status}: {self.last_words(name)}"
 
     def end(self, patience: float) -> None:
-        """Wait up to `patience` seconds for the processes to end, then kill what is left."""
+        """Wait up to `patience` seconds for the workers to end, then kill what is left."""
         until = time.monotonic() + patience
-        for process in self._processes.values():
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self._kill(process)
-                process.wait()
+        for name in self._incarnations:
+            if self._host.running(name) and not self._host.wait(name, max(0.0, until - time.monotonic())):
+                self._host.kill(name)
+                self._host.wait(name, patience)
 
     def kill(self, names: Collection[str] | None = None) -> None:
         """Kill the workers called so; None: all."""
-        for name, process in self._processes.items():
+        for name in self._incarnations:
             if names is None or name in names:
-                self._kill(process)
+                self._host.kill(name)
 
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is None:  # else its number may be another's
-            kill_group(process.pid)
 
-    def _watch(self, name: str, incarnation: int, process: subprocess.Popen[bytes]) -> None:
-        self._server.inbox.put(Report(name, incarnation, [Gone(process.wait())]))
+class Crew:
+    """`begun`: the workers were started. `faults`: what is wrong with the configs of `fit`, a line each; `broken`: why
+    no worker can be started. Either means the end."""
+
+    def __init__(self, registry: Registry, server: Server, workers: Workers, turns: Turns, fit: int | None) -> None:
+        self.begun = False
+        self.faults: list[str] = []
+        self.broken = ""
+        self._orphans = OrphanWorkers(registry.experiment, registry.store)
+        self._server = server
+        self._registry = registry
+        self._workers = workers
+        self._turns = turns
+        self._reports = RunReports(registry, turns)
+        self._fit = fit
+        self._early_deaths: Counter[str] = Counter()
+        self._checker: str | None = None  # the worker that describes the knobs and checks the configs
+
+    def begin(self) -> None:
+        """Take the experiment up and start the workers, once nothing of an earlier scheduler lives. Raises
+        UserError."""
+        if not self._orphans.gone():
+            self._registry.set_info("loading", "Waiting for old workers to exit")
+            return
+        self.begun = True
+        for notice in self._workers.notices:
+            self._registry.log(notice, None, "notice")
+        self._registry.set_info("loading", "Loading torch and TRL")
+        for name in self._workers.slots:
+            self._registry.devices[name].pid = self._workers.start(name)
+            self._registry.touch_device(name)
+        take_up(self._registry, self._turns)
+
+    def hear(self, worker: str, report: Any) -> None:
+        """What a worker, or its watcher, says."""
+        match report:
+            case messages.Ready(pid):
+                self._ready(worker, pid)
+            case messages.Schema(fields):
+                self._registry.set_schema(fields)
+            case messages.Checked():
+                self._checked(report)
+            case messages.Gauge(used, total, load):
+                device = self._registry.devices[worker]
+                device.memory_used, device.memory_total, device.load = used, total, load
+                self._registry.touch_device(worker, urgent=False)
+            case messages.Note(text, run, level):
+                self._registry.log(text, self._registry.runs.get(run or 0), level)
+            case messages.Gone(status):
+                self._gone(worker, status)
+            case _:
+                self._reports.take(worker, report)
+
+    def recover(self, worker: str, report: Any) -> None:
+        """A report could not be taken in. Raises RuntimeError where nothing can make up for it."""
+        match report:
+            case messages.Gauge() | messages.Note():
+                pass
+            case messages.Ready() | messages.Schema() | messages.Checked():
+                self._workers.kill([worker])  # the next one says it again
+            case messages.Gone():
+                raise RuntimeError(f"the end of worker {worker} could not be taken in")
+            case _:
+                self._turns.recover(report)
+
+    def _ready(self, worker: str, pid: int) -> None:
+        device = self._registry.devices[worker]
+        device.state, device.pid = "ready", pid
+        self._registry.touch_device(worker)
+        if self._checker is None:
+            self._ask(worker)
+        if self._fit is None:
+            self._open_turns()
+
+    def _ask(self, worker: str) -> None:
+        """Have one worker describe the knobs and check the configs."""
+        self._checker = worker
+        if not self._registry.schema:
+            self._server.task(worker, messages.Describe(sorted({run.algo for run in self._registry.runs.values()})))
+        if self._fit is not None and not self._turns.open:
+            runs = [run for run in self._registry.runs.values() if run.fit == self._fit]
+            self._registry.set_info("loading", "Checking the configs")
+            self._server.task(worker, messages.Check(self._fit, runs))
+
+    def _checked(self, answer: messages.Checked) -> None:
+        """Turns are given unless a config has faults."""
+        for run, text in answer.notices:
+            self._registry.log(text, self._registry.runs.get(run or 0), "notice")
+        for run, text in answer.faults:
+            named = self._registry.runs.get(run or 0)
+            self.faults.append(f"run {named.id} {named.name}: {text}" if named else text)
+            self._registry.log(text, named, "error")
+        if not self.faults:
+            self._open_turns()
+
+    def _gone(self, worker: str, status: int) -> None:
+        """A worker died: its runs go back, and it is started again unless it cannot be."""
+        device = self._registry.devices[worker]
+        early = device.state != "ready" or not self._turns.open
+        self._early_deaths[worker] = self._early_deaths[worker] + 1 if early else 0
+        words = self._workers.how_it_ended(worker, status)
+        device.state = "lost"
+        self._registry.touch_device(worker)
+        self._turns.lost(worker)
+        if self._checker == worker:
+            self._checker = None
+            others = [name for name, other in self._registry.devices.items() if other.state == "ready"]
+            if others:
+                self._ask(others[0])
+        if self._early_deaths[worker] > 1:
+            self._leave_out(worker, words)
+            return
+        self._registry.log(f"worker {worker} died ({words}) and is started again", None, "error")
+        device.pid, device.state = self._workers.start(worker), "starting"
+
+    def _leave_out(self, worker: str, words: str) -> None:
+        """A worker that cannot start does not end the training on the other devices."""
+        text = f"worker {worker} could not start: {words}; see {self._workers.log(worker)}"
+        if all(device.state == "lost" for device in self._registry.devices.values()):
+            self.broken = text
+        else:
+            text += "; the other workers go on without it"
+        self._registry.log(text, None, "error")
+
+    def _open_turns(self) -> None:
+        self._turns.open = True
+        self._registry.set_info("running")

@@ -28,6 +28,7 @@ from rftui.messages import Begun, Field, Logged, Report, Stepped, TurnEnded
 from rftui.paths import ExperimentDir, create
 from rftui.runs import WAITING, Run
 from rftui.scheduler import loop
+from rftui.scheduler.hosts import Process
 from rftui.store import Store
 from rftui.tracking.ledger import Ledger
 from rftui.tracking.sender import Sender
@@ -43,25 +44,25 @@ CONFIG = {
 
 
 class Silent:
-    """Workers that only report what the bench has them report."""
+    """A host whose workers say nothing; the bench reports for them."""
 
-    def __init__(self, experiment: ExperimentDir, store: Store, server: object, devices: str) -> None:
-        self.slots = {f"gpu{number}": None for number in range(DEVICES)}
+    def __init__(self) -> None:
         self._living = True
 
-    def start(self, name: str) -> int:
-        return 1
+    def start(self, name: str, environment: dict[str, str], ended: Callable[[int], None]) -> Process:
+        return Process(1, None)
 
-    def current(self, name: str, incarnation: int) -> bool:
-        return True
-
-    def alive(self) -> bool:
+    def running(self, name: str) -> bool:
         return self._living
 
-    def kill(self, names: object = None) -> None:
+    def kill(self, name: str) -> None:
         self._living = False
 
-    def end(self, patience: float) -> None: ...
+    def wait(self, name: str, seconds: float) -> bool:
+        return not self._living
+
+    def log(self, name: str) -> Path:
+        return Path("/nowhere")
 
 
 def filled(home: Path, runs: int, points: int) -> ExperimentDir:
@@ -89,9 +90,12 @@ class Bench:
     def __init__(self, experiment: ExperimentDir) -> None:
         self.experiment = experiment
         began = time.perf_counter()
-        self.scheduler = loop.Scheduler(experiment, None, None, "cpu", True)
+        self.scheduler = loop.Scheduler(experiment, None, None, f"cpu:{DEVICES}", True, Silent())
         self.opened = time.perf_counter() - began
         self.registry = self.scheduler.registry
+        self.incarnation = {name: number for number, name in enumerate(self.scheduler.workers.slots, 1)}
+        for name in self.incarnation:
+            self.scheduler.workers.start(name)
         self.scheduler.crew.begun = True
         self.scheduler.turns.open = True
         self.registry.schema = {"SFT": [Field("training_args.learning_rate", "float", 1e-4)]}
@@ -108,7 +112,7 @@ class Bench:
         self.registry.flush()
 
     def report(self, run: int, *reports: object) -> None:
-        self.scheduler.receive(Report(self.worker[run], 1, list(reports)))
+        self.scheduler.receive(Report(self.worker[run], self.incarnation[self.worker[run]], list(reports)))
 
     def tick(self) -> float:
         """CPU seconds of a flush, sixteen steps and what the loop does around them."""
@@ -237,7 +241,6 @@ def main() -> None:
     parser.add_argument("--points", default="1000,100000,1000000")
     parser.add_argument("--runs", default="4,64,512")
     arguments = parser.parse_args()
-    loop.Workers = Silent  # type: ignore[assignment, misc]
     print(f"{'runs':>5}{'points':>9}" + "".join(f"{title:>14}" for title in COLUMNS.values()), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for runs in map(int, arguments.runs.split(",")):

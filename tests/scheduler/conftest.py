@@ -4,7 +4,7 @@ import threading
 from itertools import count
 
 import pytest
-from fake_worker import FakeWorkers, World, command_of
+from fake_worker import FakeHost, World, command_of
 
 from rftui import link_server
 from rftui.launching import attach
@@ -104,7 +104,6 @@ class Play(threading.Thread):
 @pytest.fixture
 def world(monkeypatch):
     world = World()
-    monkeypatch.setattr(loop, "Workers", lambda *args: FakeWorkers(world, *args))
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: NoTracking())
     monkeypatch.setattr(loop, "HOUSEKEEPING", 0.1)
     monkeypatch.setattr(ending, "_LINGER", 0.3)
@@ -132,7 +131,7 @@ def play(experiment, world):
     plays = []
 
     def start(**how):
-        play = Play(experiment, **{"fit": 1, "devices": "cpu", **how})
+        play = Play(experiment, **{"fit": 1, "devices": "cpu", "host": FakeHost(world), **how})
         plays.append(play)
         return play
 

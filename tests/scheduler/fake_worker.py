@@ -6,12 +6,13 @@ import shutil
 import threading
 from collections import defaultdict
 from itertools import count
+from pathlib import Path
 
 from rftui import messages
 from rftui.checkpoints import CHECKPOINT_MARKER, link_checkpoint, newest_checkpoint
 from rftui.link import LinkLost, WorkerLink
-from rftui.paths import RunDir
-from rftui.scheduler.workers import slots
+from rftui.paths import ExperimentDir, RunDir
+from rftui.scheduler.hosts import Process
 
 
 class Hold:
@@ -106,7 +107,7 @@ class FakeWorker(threading.Thread):
         try:
             self.work()
         except Died:
-            status = -9
+            status = 1
         self.link.close()
         self.ended(status)
 
@@ -261,48 +262,33 @@ def write(path, marker, per):
     return path
 
 
-class FakeWorkers:
-    """Stands in for `rftui.scheduler.workers.Workers`."""
+class FakeHost:
+    """Runs fake workers, in threads, in the place of processes."""
 
-    def __init__(self, world, experiment, store, server, devices):
-        self.slots = {slot.name: slot for slot in slots(devices)}
-        self.world, self.experiment, self.store, self.server = world, experiment, store, server
-        self.threads, self.incarnations = world.workers, {}
-        self.notices = []
+    def __init__(self, world):
+        self.world, self.logs = world, None
 
-    def start(self, name):
-        incarnation = self.store.new_incarnation()
-        self.server.open_worker(name, incarnation)
-        self.incarnations[name] = incarnation
+    def start(self, name, environment, ended):
+        experiment = ExperimentDir(Path(environment["RFTUI_EXPERIMENT"]))
+        incarnation = int(environment["RFTUI_INCARNATION"])
+        self.logs = experiment.logs
         self.world.started.append((name, incarnation))
         self.world.begun.set()
-        link = WorkerLink(self.experiment, name, incarnation)
-        thread = self.threads[name] = FakeWorker(
-            self.world,
-            self.experiment,
-            link,
-            lambda status: self.server.inbox.put(messages.Report(name, incarnation, [messages.Gone(status)])),
-        )
+        link = WorkerLink(experiment, name, incarnation)
+        thread = self.world.workers[name] = FakeWorker(self.world, experiment, link, ended)
+        self.log(name).write_text("RuntimeError: boom\n")
         thread.start()
-        return 1
+        return Process(1, None)
 
-    def current(self, name, incarnation):
-        return self.incarnations.get(name) == incarnation
+    def running(self, name):
+        return name in self.world.workers and self.world.workers[name].is_alive()
 
-    def alive(self):
-        return any(thread.is_alive() for thread in self.threads.values())
+    def kill(self, name):
+        self.world.workers[name].kill()
+
+    def wait(self, name, seconds):
+        self.world.workers[name].join(seconds)
+        return not self.running(name)
 
     def log(self, name):
-        return self.experiment.logs / f"worker-{name}.txt"
-
-    def how_it_ended(self, name, status):
-        return f"exit code {status}: RuntimeError: boom"
-
-    def end(self, patience):
-        for thread in self.threads.values():
-            thread.join(patience)
-
-    def kill(self, names=None):
-        for name, thread in self.threads.items():
-            if names is None or name in names:
-                thread.kill()
+        return self.logs / f"worker-{name}.txt"

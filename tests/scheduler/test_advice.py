@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from test_races import Rig, Silent
+from test_races import Rig
 
 import rftui
 from rftui.cli import main
@@ -59,7 +59,6 @@ class Seen:
 
 @pytest.fixture
 def seen(experiment, monkeypatch, capsys):
-    monkeypatch.setattr(loop, "Workers", Silent)
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: None)
     made = Seen(experiment, capsys)
     yield made

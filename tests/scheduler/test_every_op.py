@@ -1,7 +1,7 @@
 """Every op in every state, whoever asks: the scheduler's answers, and what becomes of the run."""
 
 import pytest
-from test_races import RATE, Quiet, Rig, Silent
+from test_races import RATE, Quiet, Rig
 
 from rftui import messages
 from rftui.paths import create
@@ -25,7 +25,6 @@ AFTER = {
 @pytest.fixture
 def rig(tmp_path, monkeypatch):
     """A scheduler, turned by hand, with one run in that state; a run that has begun is held by its worker."""
-    monkeypatch.setattr(loop, "Workers", Silent)
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
     rigs = []
 

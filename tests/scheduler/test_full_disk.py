@@ -4,7 +4,7 @@ import signal
 import threading
 
 import pytest
-from fake_worker import FakeWorkers
+from fake_worker import FakeHost
 
 from rftui import messages
 from rftui.errors import UserError
@@ -121,14 +121,14 @@ def test_a_link_that_cannot_be_written_is_told_in_one_line(play, monkeypatch):
 def test_a_worker_that_cannot_be_started_again_ends_it_resumably(play, kept, world, monkeypatch):
     world.save_chunks = True
     world.deaths[1, 4] = 1
-    start = FakeWorkers.start
+    start = FakeHost.start
 
-    def refuse(self, name):
+    def refuse(self, name, environment, ended):
         if world.started:
-            raise UserError("worker cpu cannot be started: [Errno 11] Resource temporarily unavailable", code=130)
-        return start(self, name)
+            raise OSError(11, "Resource temporarily unavailable")
+        return start(self, name, environment, ended)
 
-    monkeypatch.setattr(FakeWorkers, "start", refuse)
+    monkeypatch.setattr(FakeHost, "start", refuse)
     fault = play().end()
     assert isinstance(fault, UserError) and fault.code == 130
     assert kept().meta("state") == "interrupted" and kept().run(1).step == 2
@@ -165,7 +165,7 @@ def test_signals_while_it_gives_up(experiment, world, disk):
     try:
         threading.Thread(target=send).start()
         with pytest.raises(UserError, match="full; mend that"):
-            loop.run(experiment, 1, devices="cpu")
+            loop.run(experiment, 1, devices="cpu", host=FakeHost(world))
     finally:
         loop.Scheduler = real
     assert world.trained == [(1, 1)], "the worker was killed at the step that held it"

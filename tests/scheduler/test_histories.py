@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated import RATE, Simulated, copied, experiment
-from test_races import Quiet, Silent
+from test_races import Quiet
 
 from rftui.checkpoints import checkpoint_marker, newest_checkpoint
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING
@@ -38,7 +38,6 @@ thorough = settings(max_examples=40, deadline=None, suppress_health_check=[Healt
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """A scheduler without processes of its own."""
-    monkeypatch.setattr(loop, "Workers", Silent)
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
 
 

@@ -8,12 +8,12 @@ from rftui import messages
 from rftui.errors import UserError
 from rftui.runs import DONE, STOPPED
 from rftui.scheduler import turns
-from rftui.scheduler.crew import Crew
 from rftui.scheduler.ending import Ending
 from rftui.scheduler.headless import Printer
 from rftui.scheduler.registry import Registry
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.weight_snapshots import WeightSnapshots
+from rftui.scheduler.workers import Crew
 from rftui.store import Store
 
 

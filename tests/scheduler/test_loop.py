@@ -5,6 +5,7 @@ import signal
 import threading
 
 import pytest
+from fake_worker import FakeHost
 
 from rftui import messages
 from rftui.errors import UserError
@@ -140,7 +141,7 @@ def test_a_worker_that_cannot_start_is_tried_twice(play, kept, world, kind):
     setattr(world, kind, 2)
     outcome = play().end()
     assert isinstance(outcome, UserError) and outcome.code == 1 and len(outcome.lines) == 1
-    assert "cpu could not start: RuntimeError: boom" in str(outcome)
+    assert "cpu could not start: exit code 1: RuntimeError: boom" in str(outcome)
     assert kept().meta("state") == "interrupted" and world.trained == []
     setattr(world, kind, 1)
     assert play().end() == 0
@@ -186,7 +187,7 @@ def on_main_thread(experiment, world, hold, numbers):
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        return loop.run(experiment, 1, devices="cpu")
+        return loop.run(experiment, 1, devices="cpu", host=FakeHost(world))
     finally:
         sender.join()
 
@@ -218,7 +219,7 @@ def test_under_nohup_it_goes_on_when_the_terminal_hangs_up(experiment, kept, wor
     sender = threading.Thread(target=send)
     try:
         sender.start()
-        assert loop.run(experiment, 1, devices="cpu") == 0
+        assert loop.run(experiment, 1, devices="cpu", host=FakeHost(world)) == 0
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         sender.join()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated import Simulated, copied, experiment
 from test_histories import MEMORY, OPS, all_is_well, asked, taken_up
-from test_races import Quiet, Silent
+from test_races import Quiet
 
 from rftui import runs
 from rftui.runs import ACTIVE, DELETED, DONE, why_not
@@ -26,8 +26,8 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(count=st.integers(1, 4), devices=st.sampled_from(["cpu", "cpu:2", "cpu:3"]))
     def begin(self, count, devices):
-        self.before = loop.Workers, loop.start_tracking
-        loop.Workers, loop.start_tracking = Silent, lambda experiment: Quiet()
+        self.before = loop.start_tracking
+        loop.start_tracking = lambda experiment: Quiet()
         self.folder, self.devices, self.kills = Path(tempfile.mkdtemp(dir=MEMORY)), devices, 0
         self.simulated = Simulated(experiment(self.folder, count), devices).ready()
         self.asked, self.known = 0, set(range(1, count + 1))
@@ -120,7 +120,7 @@ class Machine(RuleBasedStateMachine):
                 assert all(self.simulated.directory.run(run).final.exists() for run in finals)
             finally:
                 self.simulated.kill()
-                loop.Workers, loop.start_tracking = self.before
+                loop.start_tracking = self.before
                 shutil.rmtree(self.folder, ignore_errors=True)
 
 

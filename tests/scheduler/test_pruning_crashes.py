@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Simulated, experiment, journal, set_rules
 from test_histories import MEMORY, happens, histories, thorough
-from test_races import Quiet, Silent
+from test_races import Quiet
 
 from rftui import messages
 from rftui.automl import RFEarlyStopping, RFMedianStopping, RFSuccessiveHalving
@@ -19,7 +19,6 @@ from rftui.scheduler import loop
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """A scheduler without processes of its own."""
-    monkeypatch.setattr(loop, "Workers", Silent)
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
 
 

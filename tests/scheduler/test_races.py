@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from fake_worker import command_of, write_checkpoint, write_final
@@ -25,45 +26,41 @@ from rftui.messages import (
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING
 from rftui.scheduler import loop
 from rftui.scheduler.headless import Printer
-from rftui.scheduler.workers import slots
+from rftui.scheduler.hosts import Process
 from rftui.store import Store, Unwritten
 
 RATE = "training_args.learning_rate"
 
 
 class Silent:
-    """Workers that are started and say nothing; what they report is put into the rig's mouth."""
+    """A host whose workers say nothing; what they report is put into the rig's mouth."""
 
-    def __init__(self, experiment, store, server, devices):
-        self.slots = {slot.name: slot for slot in slots(devices)}
-        self.experiment, self.killed = experiment, []
+    def __init__(self):
+        self.incarnations, self.killed = {}, []
 
-    def start(self, name):
-        return 1
+    def start(self, name, environment, ended):
+        self.incarnations[name] = int(environment["RFTUI_INCARNATION"])
+        return Process(1, None)
 
-    def current(self, name, incarnation):
-        return True
-
-    def alive(self):
+    def running(self, name):
         return False
 
-    def last_words(self, name):
-        return "killed"
+    def kill(self, name):
+        self.killed.append(name)
+
+    def wait(self, name, seconds):
+        return True
 
     def log(self, name):
-        return self.experiment.logs / name
-
-    def end(self, patience): ...
-
-    def kill(self, names=None):
-        self.killed.append(names)
+        return Path("/nowhere")
 
 
 class Rig:
     """A scheduler whose loop is turned by hand."""
 
     def __init__(self, experiment, fit=1, devices="cpu"):
-        self.scheduler = loop.Scheduler(experiment, fit, None, devices, False)
+        self.host = Silent()
+        self.scheduler = loop.Scheduler(experiment, fit, None, devices, False, self.host)
         self.registry, self.turns = self.scheduler.registry, self.scheduler.turns
         self.experiment, self.tasks, self.replies = experiment, [], []
         self.scheduler.server.task = lambda worker, task: self.tasks.append(task)
@@ -81,7 +78,8 @@ class Rig:
         return self
 
     def says(self, *reports, worker=None):
-        self.scheduler.receive(messages.Report(worker or self.workers[0], 1, list(reports)))
+        worker = worker or self.workers[0]
+        self.scheduler.receive(messages.Report(worker, self.host.incarnations[worker], list(reports)))
         if not self.scheduler.ending.begun:
             self.turns.assign()
 
@@ -139,7 +137,6 @@ class Quiet:
 
 @pytest.fixture
 def rig(experiment, monkeypatch):
-    monkeypatch.setattr(loop, "Workers", Silent)
     monkeypatch.setattr(loop, "start_tracking", lambda experiment: Quiet())
     made = []
 
@@ -576,12 +573,12 @@ def test_where_nothing_can_be_kept_runs_that_cannot_be_saved_are_freed_without(r
 
 def test_a_terminal_hangs_up_more_than_once_and_means_one_thing(rigged):
     """The kernel says it, and so does the shell; only another signal after it means: at once."""
-    killed = rigged.scheduler.workers.killed
+    killed = rigged.host.killed
     for _ in range(3):
         rigged.scheduler.receive(signal.SIGHUP)
-    assert rigged.sent(Quit) == [Quit(save=True)] and killed == [[]]
+    assert rigged.sent(Quit) == [Quit(save=True)] and killed == []
     rigged.scheduler.receive(signal.SIGTERM)
-    assert killed == [[], None]
+    assert killed == ["cpu"]
 
 
 # ---------------------------------------------------------------- the inbox

@@ -2,13 +2,12 @@
 counted in steps of the database's machine, and in points that are sent."""
 
 import pytest
-from test_races import Rig, Silent
+from test_races import Rig
 
 from rftui.curves import POINTS
 from rftui.messages import Attach, Begun, Logged, Snapshot, Stepped, Stop, TurnEnded
 from rftui.paths import create
 from rftui.runs import STOPPED, Run
-from rftui.scheduler import loop
 from rftui.store import Store
 from tests.counted import steps_of
 
@@ -18,7 +17,6 @@ METRICS = ("loss", "grad_norm", "entropy")
 @pytest.fixture
 def grown(tmp_path, monkeypatch):
     """The scheduler of runs that have logged so many steps each, the last twenty of them in their second chunk."""
-    monkeypatch.setattr(loop, "Workers", Silent)
     made = []
 
     def make(runs, steps):

@@ -9,10 +9,12 @@ import pytest
 
 from rftui.errors import UserError
 from rftui.paths import create
-from rftui.scheduler import workers
+from rftui.scheduler import devices as named
+from rftui.scheduler import hosts
+from rftui.scheduler.devices import WorkerSlot, slots
 from rftui.scheduler.environment import cores
 from rftui.scheduler.recovery import birth
-from rftui.scheduler.workers import Workers, WorkerSlot, slots
+from rftui.scheduler.workers import Workers
 from rftui.store import Store
 
 
@@ -45,13 +47,13 @@ def test_auto_asks_nvidia_and_is_a_cpu_without_it(monkeypatch):
         "GPU 0: NVIDIA H200 (UUID: GPU-1)\n  MIG 1g.10gb Device 0: (UUID: MIG-2)\nGPU 1: NVIDIA H200 (UUID: GPU-3)\n"
     )
     done = subprocess.CompletedProcess([], 0, listed)
-    monkeypatch.setattr(workers.subprocess, "run", lambda *args, **how: done)
+    monkeypatch.setattr(named.subprocess, "run", lambda *args, **how: done)
     assert slots("auto") == [WorkerSlot("gpu0", "0"), WorkerSlot("gpu1", "1")]
 
     def missing(*args, **how):
         raise FileNotFoundError
 
-    monkeypatch.setattr(workers.subprocess, "run", missing)
+    monkeypatch.setattr(named.subprocess, "run", missing)
     assert slots("auto") == [WorkerSlot("cpu", None)]
 
 
@@ -90,8 +92,8 @@ def started(tmp_path, monkeypatch):
         program = tmp_path / "program"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o700)
-        monkeypatch.setattr(workers.sys, "executable", str(program))
-        experiment = create(tmp_path, "e")
+        monkeypatch.setattr(hosts.sys, "executable", str(program))
+        start.experiment = experiment = create(tmp_path, "e")
         made.append(Workers(experiment, Store.create(experiment.db), Server(), devices))
         return made[-1]
 
@@ -119,7 +121,7 @@ def test_the_end_of_a_process_comes_to_the_inbox_and_its_last_words_are_kept(sta
 def test_a_process_that_works_is_on_record_and_holds_a_lock_until_its_end(started):
     found = started("exec sleep 600")
     pids = [found.start(name) for name in found.slots]
-    store, experiment = found._store, found._experiment
+    store, experiment = Store.read(started.experiment.db), started.experiment
     assert store.workers() == [(pid, birth(pid)) for pid in pids] and all(map(birth, pids))
     assert not experiment.workers_gone()
     found.kill()
@@ -135,18 +137,18 @@ def test_no_process_is_killed_twice(started, monkeypatch):
     found = started("exit 0", "cpu")
     found.start("cpu")
     gone(found)
-    monkeypatch.setattr(workers, "kill_group", pytest.fail)
+    monkeypatch.setattr(hosts, "kill_group", pytest.fail)
     found.kill()
 
 
 def test_a_process_that_cannot_be_made_is_told_in_one_line(started, monkeypatch):
     found = started("exit 0", "cpu")
-    monkeypatch.setattr(workers.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(hosts.sys, "executable", "/nowhere/python")
     with pytest.raises(
         UserError, match="worker cpu cannot be started: .* No such file or directory: '/nowhere/python'"
     ):
         found.start("cpu")
-    assert found._experiment.workers_gone()
+    assert started.experiment.workers_gone()
 
 
 def test_a_worker_that_wrote_nothing_has_no_last_words(started):
