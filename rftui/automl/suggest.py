@@ -18,7 +18,6 @@ are looked at as eight windows of at least three points each, by their medians, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isfinite, sqrt
@@ -26,6 +25,7 @@ from statistics import median
 from typing import Any
 
 from rftui.config.validate import clone_faults
+from rftui.formatting import format_number
 from rftui.messages import Field
 from rftui.runs import DELETED, DONE, FAILED, QUEUED, Run, Suggestion, flatten
 
@@ -60,9 +60,6 @@ _HIGHEST_RATE = {"SFT": 1e-3, "DPO": 1e-4, "GRPO": 1e-4}
 _STEPS = 40
 """Steps of GRPO by which its rewards are judged; of a short run the last quarter, but at least 8."""
 
-_MEMORY = re.compile(r"out ?of ?memory|MemoryError|can't allocate memory", re.IGNORECASE)
-_DIVERGED = re.compile(r"\b(loss|grad_norm) is [-+]?(nan|inf)")
-
 
 def suggestion(run: Run, curve: Callable[[str], Curve]) -> Suggestion | None:
     """What to try instead of `run`, by its error and its curves; None where nothing is clear. `curve`: metric -> all
@@ -93,8 +90,7 @@ def _able(run: Run, wanted: Suggestion) -> Suggestion | None:
 
 
 def _of_failure(run: Run, values: dict[str, Any], finite: Callable[[str], Curve]) -> Iterator[Suggestion]:
-    error = run.error or ""
-    if _MEMORY.search(error) and values[_BATCH] > 1:
+    if run.failure == "memory" and values[_BATCH] > 1:
         whole = values[_BATCH] * values[_ACCUMULATION]
         batch = max(size for size in range(1, values[_BATCH] // 2 + 1) if whole % size == 0)
         changes = {_BATCH: batch, _ACCUMULATION: whole // batch}
@@ -102,7 +98,7 @@ def _of_failure(run: Run, values: dict[str, Any], finite: Callable[[str], Curve]
             changes[_STEPS_PER_GENERATION] = steps * values[_BATCH] // batch
         told = f"it ran out of memory: a batch of {batch} and {whole // batch} of them a step need less"
         yield Suggestion(changes, run.checkpoint is not None, None, told)
-    elif _DIVERGED.search(error):
+    elif run.failure == "diverged":
         loss = finite("loss")
         if (lowest := _rises_since(loss)) is None:
             yield _calmer(run, values, "it diverged", run.checkpoint is not None)
@@ -115,10 +111,13 @@ def _calmer(run: Run, values: dict[str, Any], what: str, warm: bool, from_step: 
     """A lower learning rate, or larger steps where it is low already."""
     rate, highest = _third(values[_LR]), _HIGHEST_RATE.get(run.algo, 1e-3)
     if rate > 10 * highest:
-        told = f"{what}: a learning rate of {values[_LR]:g} is far beyond the usual ones; {highest:g} is the highest"
+        typed, usual = format_number(values[_LR]), format_number(highest)
+        told = f"{what}: a learning rate of {typed} is far beyond the usual ones; {usual} is the highest"
         return Suggestion({_LR: highest}, warm, from_step, told)
     if rate >= _LOWEST_RATE.get(run.algo, 1e-5):
-        return Suggestion({_LR: rate}, warm, from_step, f"{what}: a third of the learning rate ({rate:g})")
+        return Suggestion(
+            {_LR: rate}, warm, from_step, f"{what}: a third of the learning rate ({format_number(rate)})"
+        )
     accumulation = 2 * values[_ACCUMULATION]
     told = f"{what} at a low learning rate: {accumulation} batches a step make it steadier"
     return Suggestion({_ACCUMULATION: accumulation}, warm, from_step, told)
@@ -200,7 +199,7 @@ def _less_fitted(run: Run, values: dict[str, Any], lowest: int, now: int) -> Ite
     told = f"its eval loss rises since step {lowest} while its loss falls"
     if (step := _checkpoint_near(run, lowest, now)) is not None:
         rate = _third(values[_LR])
-        reason = f"{told}: from the checkpoint of step {step}, a third of the learning rate ({rate:g})"
+        reason = f"{told}: from the checkpoint of step {step}, a third of the learning rate ({format_number(rate)})"
         yield Suggestion({_LR: rate}, True, step, reason)
     if _has_adapter(values) and values[_RANK] >= 8:
         rank = values[_RANK] // 2

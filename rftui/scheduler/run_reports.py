@@ -40,6 +40,7 @@ class RunReports:
                 run.step, run.total_steps, run.chunk, run.chunks, run.epoch = step, total, chunk, chunks, epoch
                 run.grid = grid
                 self._turns.placements[run.id].turn_step = step
+                self._turns.retries.over(run)  # it waited for room to be built
                 self._registry.end_chunk(run)  # a clone joins there, or a crash came between the end and its note
                 self._registry.touch(run)
             case messages.Saved():

@@ -33,7 +33,7 @@ class Diverged(UserError):
     """The loss or the gradient of a run is not finite any longer."""
 
 
-_UNKNOWN_SIZE = 2**26
+UNKNOWN_SIZE = 2**26
 """Bytes that should be free for the first checkpoint of a run that could not be saved."""
 
 
@@ -247,9 +247,9 @@ class RunCallback(TrainerCallback):
             except Exception as error:
                 if not saving.disk_full(error, folder):
                     raise
-                reason = f"no space is left on the disk of {folder}"
+                reason = saving.no_space(folder)
             thread.slot.end_turn()
-            needed = 2 * saving.size(self.saver.newest[1] if self.saver.newest else None) or _UNKNOWN_SIZE
+            needed = 2 * saving.size(self.saver.newest[1] if self.saver.newest else None) or UNKNOWN_SIZE
             thread.tell(messages.Unsaved(thread.run_id, reason, needed, thread.turn_seconds()))
             order = thread.slot.boundary(_without_saving)
             if isinstance(order, messages.Halt):

@@ -21,7 +21,7 @@ from rftui.runs import Run
 from rftui.training import failures, saving
 from rftui.training.adapters import write_final
 from rftui.training.data import interruptible
-from rftui.training.run_callback import Built, Diverged, Leave, RunCallback
+from rftui.training.run_callback import UNKNOWN_SIZE, Built, Diverged, Leave, RunCallback
 from rftui.training.turnstile import Closed, Slot, Turnstile
 
 
@@ -102,8 +102,7 @@ class RunThread(threading.Thread):
         return messages.Failed(self.run_id, said, told, self.turn_seconds(), "device" if dead else cause), dead
 
     def _train(self) -> messages.Finished:
-        with interruptible(self._look_up):
-            built = self._build()
+        built = self._built()
         trainer = built.trainer
         if built.adapted:
             self._report(messages.Adapted(self.run_id, built.adapted))
@@ -121,12 +120,35 @@ class RunThread(threading.Thread):
             self.run_id, trainer.state.global_step, str(final), str(newest[1]) if newest else None, self.turn_seconds()
         )
 
+    def _built(self) -> Built:
+        """The trainer; while the disk is full, as rows are written, the run steps back and tries again when told."""
+        folder = self.directory.path
+        while True:
+            try:
+                with interruptible(self._look_up):
+                    return self._build()
+            except Exception as error:
+                if not saving.disk_full(error, folder):
+                    raise
+                self.note(traceback.format_exc())
+            self.slot.end_turn()
+            unsaved = messages.Unsaved(self.run_id, saving.no_space(folder), UNKNOWN_SIZE, self.turn_seconds())
+            self._report(unsaved)
+            order = self.slot.boundary()  # there is nothing that would have to be saved first
+            if isinstance(order, messages.Halt):
+                raise Leave(self._halted())
+            if isinstance(order, messages.SnapshotWeights):
+                self.snapshot_last(order)
+
+    def _halted(self) -> messages.Halted:
+        """What is told where the run leaves before it has trained on."""
+        marker = (checkpoint_marker(self.resume) if self.resume else None) or {"step": 0}
+        return messages.Halted(self.run_id, int(marker["step"]), str(self.resume) if self.resume else None)
+
     def _look_up(self) -> None:
         """Leave where a stop or a deletion has come while the rows are prepared."""
         if self.slot.ordered(messages.Halt):
-            marker = (checkpoint_marker(self.resume) if self.resume else None) or {"step": 0}
-            path = str(self.resume) if self.resume else None
-            raise Leave(messages.Halted(self.run_id, int(marker["step"]), path))
+            raise Leave(self._halted())
 
     def snapshot_last(self, order: messages.SnapshotWeights) -> None:
         """Carry out a pin that came as the run ended, from its last checkpoint."""

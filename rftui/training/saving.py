@@ -86,6 +86,11 @@ def disk_full(error: Exception, folder: Path) -> bool:
     return "No space left" in str(error) or shutil.disk_usage(folder).free < _NONE_LEFT
 
 
+def no_space(folder: Path) -> str:
+    """Why a run waits."""
+    return f"no space is left on the disk of {folder}"
+
+
 def size(checkpoint: Path | None) -> int:
     """The bytes of a checkpoint; 0 where there is none."""
     return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) if checkpoint else 0

@@ -30,8 +30,7 @@ FIELDS = [
     Field(ALPHA, "int", 8),
     Field(TARGETS, "list", None, optional=True),
 ]
-OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-DIVERGED = "diverged at step 33: its loss is nan; clone it with a lower learning rate"
+OOM, DIVERGED = "memory", "diverged"
 
 
 def run(state=RUNNING, algo="SFT", args=None, peft=True, **fields):
@@ -59,33 +58,33 @@ def falling(count=40, start=2.5, end=1.2):
 
 
 def test_out_of_memory_halves_the_batch():
-    found = suggestion(run(FAILED, error=OOM), {})
+    found = suggestion(run(FAILED, failure=OOM), {})
     assert found.changes == {BATCH: 4, ACCUM: 2} and not found.warm and "out of memory" in found.reason
-    assert suggestion(run(FAILED, error=OOM, checkpoint="c", checkpoints=[100]), {}).warm
-    odd = suggestion(run(FAILED, error="MemoryError", args={"per_device_train_batch_size": 5}), {})
+    assert suggestion(run(FAILED, failure=OOM, checkpoint="c", checkpoints=[100]), {}).warm
+    odd = suggestion(run(FAILED, failure=OOM, args={"per_device_train_batch_size": 5}), {})
     assert odd.changes == {BATCH: 1, ACCUM: 5}, "the rows of a step stay as they are"
-    assert suggestion(run(FAILED, error=OOM, args={"per_device_train_batch_size": 1}), {}) is None
+    assert suggestion(run(FAILED, failure=OOM, args={"per_device_train_batch_size": 1}), {}) is None
 
 
 @pytest.mark.parametrize("steps", [None, 4])
 def test_out_of_memory_in_grpo_keeps_the_generation(steps):
     args = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_generations": 8}
-    found = suggestion(run(FAILED, "GRPO", args | {"steps_per_generation": steps}, error=OOM), {})
+    found = suggestion(run(FAILED, "GRPO", args | {"steps_per_generation": steps}, failure=OOM), {})
     assert found.changes[BATCH] == 2 and found.changes[ACCUM] == 4
     assert found.changes.get("training_args.steps_per_generation") == (8 if steps else None)
 
 
 def test_a_diverged_run_gets_a_lower_learning_rate():
-    found = suggestion(run(FAILED, error=DIVERGED), {"loss": curve([1.0, 9.0])})
+    found = suggestion(run(FAILED, failure=DIVERGED), {"loss": curve([1.0, 9.0])})
     assert (found.changes, found.warm) == ({LR: 1e-4}, False) and "it diverged" in found.reason
-    assert suggestion(run(FAILED, error=DIVERGED, checkpoint="c", checkpoints=[100]), {}).warm
-    low = suggestion(run(FAILED, error=DIVERGED, args={"learning_rate": 2e-5}), {})
+    assert suggestion(run(FAILED, failure=DIVERGED, checkpoint="c", checkpoints=[100]), {}).warm
+    low = suggestion(run(FAILED, failure=DIVERGED, args={"learning_rate": 2e-5}), {})
     assert low.changes == {ACCUM: 2} and "low learning rate" in low.reason
 
 
 def test_a_diverged_run_starts_before_its_loss_rose():
     curves = {"loss": curve([*falling(30), *(1.3 + 0.1 * n for n in range(20))])}
-    failed = run(FAILED, error=DIVERGED, step=250, checkpoint="c", checkpoints=[225, 250])
+    failed = run(FAILED, failure=DIVERGED, step=250, checkpoint="c", checkpoints=[225, 250])
     assert not suggestion(failed, curves).warm, "those weights are spoiled"
     failed.checkpoints = [125, 250]
     assert suggestion(failed, curves).from_step == 125
@@ -176,7 +175,7 @@ def test_grpo_whose_completions_are_all_cut_off_is_not_told_to_be_warmer():
 
 @pytest.mark.parametrize("state", [QUEUED, DELETED])
 def test_runs_that_are_not_there(state):
-    assert suggestion(run(state, error=OOM), {"loss": curve(noise(40, 2.5, 1.5))}) is None
+    assert suggestion(run(state, failure=OOM), {"loss": curve(noise(40, 2.5, 1.5))}) is None
 
 
 # ---------------------------------------------------------------- silence
@@ -219,7 +218,7 @@ NUMBERS = st.lists(st.floats(allow_nan=True, allow_infinity=True) | st.floats(0,
 @given(
     state=st.sampled_from([RUNNING, STOPPED, DONE, FAILED]),
     algo=st.sampled_from(["SFT", "DPO", "GRPO"]),
-    error=st.sampled_from([None, OOM, DIVERGED]),
+    failure=st.sampled_from(["", OOM, DIVERGED]),
     args=st.fixed_dictionaries(
         {},
         optional={
@@ -246,11 +245,11 @@ NUMBERS = st.lists(st.floats(allow_nan=True, allow_infinity=True) | st.floats(0,
         },
     ),
 )
-def test_whatever_is_suggested_can_be_done(state, algo, error, args, peft, checkpoints, curves):
+def test_whatever_is_suggested_can_be_done(state, algo, failure, args, peft, checkpoints, curves):
     """By the validator, with the fields of the form; and it says in one line why."""
     whole = {"step": 400, "epoch": 2.0} if state == DONE else {}
     checkpoint = str(checkpoints[-1]) if checkpoints else None
-    origin = run(state, algo, args, peft, error=error, checkpoints=checkpoints, checkpoint=checkpoint, **whole)
+    origin = run(state, algo, args, peft, failure=failure, checkpoints=checkpoints, checkpoint=checkpoint, **whole)
     found = suggestion(origin, {metric: curve(map(float, values)) for metric, values in curves.items()})
     if found:
         assert not clone_faults(origin, found.changes, found.warm, FIELDS, from_step=found.from_step)

@@ -130,7 +130,14 @@ def test_a_knob_that_one_of_the_runs_lacks_does_not_keep_the_others_from_being_c
 def test_a_suggestion_is_cloned_with_what_is_set_beside_it(told, make, reopened):
     args = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
     out_of_memory = "OutOfMemoryError: CUDA out of memory"
-    failed = Run(0, "a", state="failed", config={"training_args": args, "peft_config": {"r": 8}}, error=out_of_memory)
+    failed = Run(
+        0,
+        "a",
+        state="failed",
+        config={"training_args": args, "peft_config": {"r": 8}},
+        error=out_of_memory,
+        failure="memory",
+    )
     failed.suggestion = suggestion(failed, lambda metric: [])
     make(failed, Run(0, "b", state="done"))
     code, out, _ = told("clone", "exp", "1", "--suggested", "--set", "lr=1e-5")

@@ -138,7 +138,8 @@ def test_a_checkpoint_that_is_gone_is_not_started_from(seen):
 
 
 def test_a_run_that_failed_and_one_that_is_done_get_theirs(seen):
-    seen.rig.says(Begun(1, 0, 100, 0, 2, 0.0), Failed(1, "OutOfMemoryError: CUDA out of memory", "", 1.0))
+    seen.rig.says(Begun(1, 0, 100, 0, 2, 0.0), Failed(1, "CUDA out of memory", "", 1.0, "memory"))
+    seen.rig.says(Begun(1, 0, 100, 0, 2, 0.0), Failed(1, "CUDA out of memory", "", 1.0, "memory"))  # once more
     seen.registry.flush()
     assert seen.everywhere(1).changes["training_args.per_device_train_batch_size"] == 4
     seen.rig.says(Begun(2, 0, 400, 0, 1, 0.0), *(Logged(2, step, {"loss": loss}) for step, loss in rising(1, 400)))

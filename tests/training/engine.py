@@ -48,13 +48,16 @@ class Engine:
             run,
             self._turnstile,
             self._reports[number].put,
-            lambda: self._builder.build(run),
+            lambda: self.build(run),
             directory,
             checkpoint,
             torch.device("cpu"),
         )
         self._threads[number].start()
         return run
+
+    def build(self, run):
+        return self._builder.build(run)
 
     def make_models_by(self, create):
         """This very object makes the models of all runs; what they load would be copies of it."""

@@ -224,6 +224,33 @@ def test_a_full_disk_pauses_a_run_until_there_is_room_and_the_others_go_on(tmp_p
     assert isinstance(engine.train(1)[-1], messages.Finished)
 
 
+def test_a_full_disk_as_a_run_is_built_pauses_it_until_there_is_room(tmp_path):
+    engine = Engine(tmp_path, config(), eval_rows=0)
+    build, full = engine.build, [True, True]
+
+    def guarded(run):
+        if full:
+            full.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return build(run)
+
+    engine.build = guarded
+    engine.start(1)
+    engine.turn(1)
+    assert "no space is left" in engine.until(1, messages.Unsaved)[-1].error
+    engine.order(messages.Retry(1))
+    engine.until(1, messages.Unsaved)
+    engine.order(messages.Retry(1))
+    engine.until(1, messages.Begun)
+    assert isinstance(engine.train(1)[-1], messages.Finished)
+    full.append(True)
+    engine.start(1)
+    engine.turn(1)
+    engine.until(1, messages.Unsaved)
+    engine.order(messages.Halt(1))
+    assert engine.until(1, messages.Halted)[-1].step == 0
+
+
 def test_a_deleted_run_need_not_be_saved_to_a_full_disk(tmp_path, monkeypatch):
     engine = Engine(tmp_path, config(save_strategy="chunk"), eval_rows=0)
 

@@ -335,7 +335,10 @@ DIVERGED = "diverged at step 33: its loss is nan; clone it with a lower learning
 
 
 async def test_a_suggestion_is_marked_told_and_opened(show):
-    runs = [made(1), made(2, "failed", lr=1e-2, step=33, error=DIVERGED, checkpoint="c", checkpoints=[25])]
+    runs = [
+        made(1),
+        made(2, "failed", lr=1e-2, step=33, error=DIVERGED, failure="diverged", checkpoint="c", checkpoints=[25]),
+    ]
     async with show(snapshot(runs), size=(100, 30)) as shown:
         assert "✗ failed !" in shown.row(2) and "!" not in shown.row(1)
         await shown.press("exclamation_mark")
