@@ -13,8 +13,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -90,6 +88,7 @@ class TakesBack(Protocol):
     snapshots: WeightSnapshots
 
     def go_back(self, run: Run, *, keep: bool = False) -> None: ...
+    def fail(self, run: Run, error: str) -> None: ...
 
 
 def take_up(registry: Registry, turns: TakesBack) -> None:
@@ -99,26 +98,14 @@ def take_up(registry: Registry, turns: TakesBack) -> None:
         folder = registry.experiment.run(run.id)
         for unfinished in [*folder.checkpoints.glob(".step-*"), folder.path / ".final"]:
             shutil.rmtree(unfinished, ignore_errors=True)
-        with _stopped_by_its_files(registry, run):
-            turns.go_back(run, keep=run.state == STOPPED)
+        turns.go_back(run, keep=run.state == STOPPED)
     for run in runs:
         if run.warm and not run.start_step and (run.active or run.state == STOPPED):
-            with _stopped_by_its_files(registry, run):
+            try:
                 turns.snapshots.take_up(run)
+            except OSError as error:
+                turns.fail(run, f"its parent's weights cannot be read: {error}")
     discard_deleted(registry)  # last: a clone may still have needed its parent's files
-
-
-@contextmanager
-def _stopped_by_its_files(registry: Registry, run: Run) -> Iterator[None]:
-    """Files that cannot be read stop the run that needs them; the others go on."""
-    try:
-        yield
-    except OSError as error:
-        run.state = STOPPED
-        registry.log(
-            f"run {run.id} is stopped, its files cannot be read: {error}; mend that, then resume", run, "error"
-        )
-        registry.touch(run)
 
 
 def discard_deleted(registry: Registry) -> None:

@@ -138,7 +138,7 @@ CASES = {
     "its files cannot be read": Case(
         lambda left: (left.at(4), left.folder.path.mkdir(), left.folder.checkpoints.symlink_to("checkpoints")),
         [],
-        "run 1 is stopped, its files cannot be read",
+        "finding where run 1 is",
         state=STOPPED,
         step=4,
     ),
