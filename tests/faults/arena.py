@@ -1,0 +1,366 @@
+"""The processes that faults are injected into, without models: a scheduler with fake workers, commands from a shell,
+a tracker, a screen. Each is forked from this process, which has imported everything."""
+
+import faulthandler
+import io
+import os
+import pty
+import queue
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import fake_worker
+from fake_worker import FakeWorker, FakeWorkers, World
+
+import rftui.cli  # noqa: F401
+import rftui.tui.app  # noqa: F401
+from rftui import client, launching, link_server, messages
+from rftui.errors import UserError
+from rftui.launching import attach
+from rftui.link import LinkLost, WorkerLink
+from rftui.messages import Resume
+from rftui.paths import ExperimentDir, create
+from rftui.runs import STOPPED, Run
+from rftui.scheduler import ending, loop, workers
+from rftui.store import Store
+from rftui.tracking import __main__ as tracking
+from tests.faults.injector import Fault, Injector
+
+CHUNKS, PER, RUNS = 3, 3, 3
+CLONE = "clone"
+
+HANG = 40.0
+"""Seconds after which a process hangs: all that it waits for by itself is shorter."""
+
+MODULES = {
+    "scheduler": [
+        *(f"rftui.scheduler.{name}" for name in (
+            "cloning control crew ending headless loop placement pruning recovery registry retries run_reports turns "
+            "weight_snapshots").split()),
+        "rftui.checkpoints", "rftui.link", "rftui.link_server", "rftui.store",
+    ],
+    "shell": [
+        *("rftui.client", "rftui.commands.ops", "rftui.commands.listing", "rftui.launching", "rftui.link"),
+        "rftui.views",
+    ],
+    "tracker": ["rftui.tracking.ledger", "rftui.tracking.sender", "rftui.tracking.__main__"],
+    "screen": ["rftui.tui.attached", "rftui.tui.app", "rftui.tui.board", "rftui.link", "rftui.launching"],
+}  # fmt: skip
+"""Kind of process -> the modules of which every function is a place."""
+
+GUARDS = {
+    "scheduler": (
+        "loop.run",
+        "Scheduler.serve",
+        "Scheduler._loop",
+        "Scheduler.close",
+        "Scheduler._attempt",
+        "Ending.give_up",
+        "Ending.give_up_broken",
+        "Ending.give_up_unwritten",
+    ),
+    "tracker": ("__main__.serve", "__main__.main", "__main__.tell"),
+    "shell": (),
+    "screen": ("app.run", "app._end_with_the_terminal"),
+}
+"""Functions that catch what others raise: an exception that begins in them has nobody above."""
+
+
+class PacedWorker(FakeWorker):
+    """Trains slowly enough for commands to come in between; an exception of the program ends it, as a process."""
+
+    def __init__(self, world, experiment, address, ended):
+        threading.Thread.__init__(self, daemon=True)
+        self.world, self.experiment, self.ended = world, experiment, ended
+        self.tasks, self.killed = queue.SimpleQueue(), threading.Event()
+        self.steps, self.training, self.turn_began = {}, None, 0
+        self._address = address
+
+    def run(self):
+        try:
+            self.link = WorkerLink(*self._address)
+            threading.Thread(target=self.read, daemon=True).start()
+            super().run()
+        except Exception as error:
+            self._write(error)
+            self.ended(1)
+
+    def work(self):
+        try:
+            super().work()
+        except Exception as error:
+            self._write(error)
+            raise fake_worker.Died from error
+
+    def read(self):
+        try:
+            super().read()
+        except Exception as error:
+            self._write(error)
+            self.tasks.put(None)
+
+    def _write(self, error):
+        """To its log, as an exception that ends a process."""
+        with open(self.experiment.logs / f"worker-{self._address[1]}.txt", "a") as log:
+            log.write(f"{traceback.format_exception_only(error)[-1]}\n")
+
+    def step(self, run):
+        time.sleep(0.006)
+        super().step(run)
+
+
+class PacedWorkers(FakeWorkers):
+    last_words = workers.Workers.last_words
+
+
+class NoTracking:
+    def wake(self): ...
+
+    def notices(self):
+        return []
+
+    def close(self, timeout):
+        return True
+
+
+@dataclass
+class Ended:
+    """How a forked process ended: its exit code, what it wrote, and whether it had to be killed."""
+
+    code: int
+    text: str
+    hung: bool = False
+
+
+class Forked:
+    """A child that runs `body` and exits with what that returns; its output goes to a file."""
+
+    def __init__(self, output: Path, body: Callable[[], int]) -> None:
+        self.output, self._begun = output, time.monotonic()
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                os.setsid()
+                file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                os.dup2(file, 1), os.dup2(file, 2)
+                sys.stdout, sys.stderr = (
+                    io.TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True),
+                    sys.stdout,
+                )
+                sys.stderr = io.TextIOWrapper(open(2, "wb", 0, closefd=False), write_through=True)
+                faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+                code = body()
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
+
+    def poll(self) -> Ended | None:
+        done, status = os.waitpid(self.pid, os.WNOHANG)
+        if done:
+            return Ended(os.waitstatus_to_exitcode(status), self.output.read_text(errors="replace"))
+        if time.monotonic() - self._begun < HANG:
+            return None
+        os.kill(self.pid, signal.SIGUSR1)  # where every thread is
+        time.sleep(0.5)
+        os.killpg(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        return Ended(-9, self.output.read_text(errors="replace"), hung=True)
+
+
+def injected(kind: str, faults: list[Fault], log: Path) -> Injector:
+    injector = Injector([fault for fault in faults if fault.process == kind], log)
+    injector.functions(MODULES[kind], GUARDS[kind])
+    injector.operations()
+    return injector
+
+
+def counted(injector: Injector, counts: Path | None) -> None:
+    """Leave how often each place came."""
+    if counts:
+        counts.write_text("\n".join(f"{count} {place}" for place, count in injector.counts.items()))
+
+
+def template(home: Path) -> ExperimentDir:
+    """An experiment of one fit with three queued runs."""
+    experiment = create(home, "exp")
+    with closing(Store.create(experiment.db)) as store:
+        store.add_fit(num_chunks=CHUNKS, chunk_size=None, seed=1, rows=60, eval_rows=0)
+        for number in range(RUNS):
+            config = {"training_args": {"learning_rate": 1e-4}}
+            store.add_run(Run(0, f"r{number + 1}", config_index=number, config=config))
+    return experiment
+
+
+def scheduler(
+    experiment: ExperimentDir, fit: int | None, faults: list[Fault], log: Path, counts: Path | None = None
+) -> int:
+    """A scheduler with two fake workers and no tracking, that stays for viewers; where there are no faults and it is
+    opened again, what is stopped is resumed."""
+    world = World()
+    world.chunks, world.per, world.save_chunks = CHUNKS, PER, True
+    fake_worker.FakeWorker = PacedWorker
+    fake_worker.WorkerLink = lambda *address: address
+    loop.Workers = lambda *args: PacedWorkers(world, *args)
+    loop.start_tracking = lambda experiment: NoTracking()
+    loop.HOUSEKEEPING, ending.HOUSEKEEPING, ending._LINGER, link_server._LAST_WORDS = 0.1, 0.1, 0.5, 0.1
+    os.environ["XDG_RUNTIME_DIR"] = str(experiment.home)
+    before = set(threading.enumerate())
+    injector = injected("scheduler", faults, log)
+    if fit is None and not faults:
+        threading.Thread(target=resume_all, args=(experiment,), daemon=True).start()
+    try:
+        code = loop.run(experiment, fit, devices="cpu:2", viewer=True)
+    except UserError as fault:
+        for line in fault.lines:
+            print(f"rftui: {line}", file=sys.stderr)
+        code = fault.code
+    counted(injector, counts)
+    left = [thread for thread in set(threading.enumerate()) - before if isinstance(thread, FakeWorker)]
+    for thread in left:
+        thread.join(5.0)
+        if thread.is_alive():
+            print("LEFT a worker")
+    return code
+
+
+def resume_all(experiment: ExperimentDir) -> None:
+    """As a user would who opens it again."""
+    while not experiment.alive():
+        time.sleep(0.005)
+    viewer = attach(experiment).wait(30)
+    asked: set[int] = set()
+    runs: dict[int, Run] = {}
+    try:
+        while True:
+            for message in viewer.poll(0.2):
+                if isinstance(message, (messages.Snapshot, messages.Update)):
+                    runs |= {run.id: run for run in message.runs}
+            for run in runs.values():
+                if run.state == STOPPED and run.id not in asked:
+                    asked.add(run.id)
+                    viewer.send(Resume(run.id))
+            if runs and not any(run.active or run.state == STOPPED and run.id not in asked for run in runs.values()):
+                viewer.close()
+                return
+    except LinkLost:
+        pass
+
+
+def shell(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Path | None = None) -> int:
+    """Stop a run, resume it, clone one warm, and list them, each with a command. Returns 0; each prints its code."""
+
+    def refuse(*_: object) -> None:
+        raise UserError("no scheduler runs", code=1)
+
+    launching.reopen = refuse
+    client._PATIENCE = 5.0
+    while not experiment.link.exists() and not _over(experiment):
+        time.sleep(0.002)
+    injector = injected("shell", faults, log)
+    home = ["--home", str(experiment.home)]
+    change = ["--set", "training_args.learning_rate=2e-4", "--warm", "--name", CLONE]
+    for words in (["stop", "exp", "2"], ["resume", "exp", "2"], ["clone", "exp", "1", *change], ["show", "exp"]):
+        print(f"{words[0]}: {rftui.cli.main([*words, *home])}")
+    counted(injector, counts)
+    return 0
+
+
+def _over(experiment: ExperimentDir) -> bool:
+    return (experiment.home / "over").exists()
+
+
+class Tracked:
+    """Stands in for MLflow: a file with a line for each thing that was sent."""
+
+    def __init__(self, uri: str, experiment: ExperimentDir) -> None:
+        self._file = experiment.home / "tracked.txt"
+
+    def _note(self, *what: object) -> None:
+        with self._file.open("a") as file:
+            file.write(" ".join(map(str, what)) + "\n")
+
+    def open(self) -> None: ...
+    def log_params(self, tracker_run, params): ...
+    def log_changes(self, tracker_run, changes): ...
+    def log_artifacts(self, tracker_run, run): ...
+
+    def create(self, run):
+        return str(run.id)
+
+    def log_points(self, tracker_run, points):
+        for point in points:
+            self._note("point", tracker_run, point.metric, point.step)
+
+    def last_step(self, tracker_run, metric):
+        lines = self._file.read_text().split("\n") if self._file.exists() else []
+        steps = [int(line.split()[3]) for line in lines if line.startswith(f"point {tracker_run} {metric} ")]
+        return max(steps, default=-1)
+
+    def set_status(self, tracker_run, status):
+        self._note("status", tracker_run, status)
+
+    def delete(self, tracker_run):
+        self._note("deleted", tracker_run)
+
+
+def tracker(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Path | None = None) -> int:
+    """The tracking process of an experiment that has ended, sending to a file."""
+    fake = types.ModuleType("rftui.tracking.mlflow")
+    fake.Tracker, fake.BATCH, fake.lasting = Tracked, 7, lambda error: False
+    sys.modules[fake.__name__] = fake
+    tracking._PAUSE = 0.02
+    ours, theirs = os.pipe()
+    os.dup2(ours, 0)
+    os.write(theirs, b"\n")
+    os.close(theirs)
+    injector = injected("tracker", faults, log)
+    code = tracking.main([str(experiment.path)])
+    counted(injector, counts)
+    return code
+
+
+def screen(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Path | None = None) -> int:
+    """`rftui open` on a terminal, which is left with q after a while."""
+    output = os.dup(1)
+    pid, terminal = pty.fork()
+    if pid:
+        due, left, text = time.monotonic() + 6, 0, b""  # its user leaves then, or when the scheduler has ended
+        while True:
+            ready, _, _ = select.select([terminal], [], [], 0.3)
+            try:
+                taken = os.read(terminal, 65536) if ready else b""
+                if ready and not taken:
+                    break
+                text += taken
+                if time.monotonic() >= due or (_over(experiment) and not left):
+                    left = os.write(terminal, b"q")
+                    due = time.monotonic() + 1
+            except OSError:
+                break
+        os.write(output, text.replace(b"\r", b""))
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    injector = injected("screen", faults, log)
+    code = rftui.cli.main(["open", "exp", "--home", str(experiment.home)])
+    counted(injector, counts)
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)
+
+
+def copy(experiment: ExperimentDir, home: Path) -> ExperimentDir:
+    home.mkdir(parents=True)
+    shutil.copytree(experiment.path, home / "exp")
+    return ExperimentDir(home / "exp")
