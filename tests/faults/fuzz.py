@@ -64,10 +64,10 @@ def undisturbed(folder: Path) -> tuple[dict[str, dict[str, int]], ExperimentDir]
     return places, clean
 
 
-def draw(seed: int, number: int, places: dict[str, dict[str, int]]) -> list[Fault]:
-    """The fault of one experiment; on the scheduler sometimes a second one."""
+def draw(seed: int, number: int, places: dict[str, dict[str, int]], kinds: dict[str, float]) -> list[Fault]:
+    """The fault of one experiment; on the scheduler sometimes a second one. `kinds`: process -> its share."""
     drawn = random.Random(f"{seed}/{number}")
-    (kind,) = drawn.choices(list(KINDS), list(KINDS.values()))
+    (kind,) = drawn.choices(list(kinds), list(kinds.values()))
     faults = []
     for place in drawn.sample(sorted(places[kind]), 2 if kind == "scheduler" and drawn.random() < 0.3 else 1):
         operation = place.split(" in ")[0]
@@ -216,6 +216,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", action="append", default=[], type=Fault.parse, help="PROCESS:PLACE:NTH:ERROR...")
+    parser.add_argument("--process", choices=KINDS, help="faults in this kind of process alone")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="f-"))  # the path of a socket must be short
@@ -223,12 +224,9 @@ def main() -> int:
     places, clean = undisturbed(folder)
     print(f"{', '.join(f'{kind} {len(found)}' for kind, found in places.items())} places", flush=True)
 
-    drawn = (
-        [arguments.fault]
-        if arguments.fault
-        else (draw(arguments.seed, number, places) for number in itertools.count(1))
-    )
-    tries = enumerate(drawn, 1)
+    kinds = {arguments.process: 1.0} if arguments.process else KINDS
+    drawn = (draw(arguments.seed, number, places, kinds) for number in itertools.count(1))
+    tries = enumerate([arguments.fault] if arguments.fault else drawn, 1)
     trials = Trials(folder, clean)
     verdicts: list[Verdict] = []
     # Each child forks the processes of its experiments: it must have no other threads.

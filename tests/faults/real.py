@@ -175,8 +175,9 @@ def main() -> int:
         try:
             how = trial.train()
             trial.wrong += trial.left()
-            found = outcome.read(trial.home.experiment.db, trial.home.home / "mlflow.db")
-            trial.wrong += outcome.differences(reference, found)
+            if how != "lost":
+                found = outcome.read(trial.home.experiment.db, trial.home.home / "mlflow.db")
+                trial.wrong += outcome.differences(reference, found)
             trial.wrong += trial.untold() if how != "undisturbed" else []
         finally:
             trial.home.end()
