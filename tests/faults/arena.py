@@ -30,10 +30,11 @@ from rftui.launching import attach
 from rftui.link import LinkLost, WorkerLink
 from rftui.messages import Resume
 from rftui.paths import ExperimentDir, create
-from rftui.runs import STOPPED, Run
+from rftui.runs import FAILED, STOPPED, Run
 from rftui.scheduler import ending, loop, workers
 from rftui.store import Store
 from rftui.tracking import __main__ as tracking
+from rftui.tracking import service
 from tests.faults.injector import Fault, Injector
 
 CHUNKS, PER, RUNS = 3, 3, 3
@@ -53,7 +54,7 @@ MODULES = {
         *("rftui.client", "rftui.commands.ops", "rftui.commands.listing", "rftui.launching", "rftui.link"),
         "rftui.views",
     ],
-    "tracker": ["rftui.tracking.ledger", "rftui.tracking.sender", "rftui.tracking.__main__"],
+    "tracker": ["rftui.tracking.ledger", "rftui.tracking.sender", "rftui.tracking.service", "rftui.tracking.trackers"],
     "screen": ["rftui.tui.attached", "rftui.tui.app", "rftui.tui.board", "rftui.link", "rftui.launching"],
 }  # fmt: skip
 """Kind of process -> the modules of which every function is a place."""
@@ -69,7 +70,7 @@ GUARDS = {
         "Ending.give_up_broken",
         "Ending.give_up_unwritten",
     ),
-    "tracker": ("__main__.serve", "__main__.main", "__main__.tell"),
+    "tracker": ("Service._work",),
     "shell": (),
     "screen": ("app.run", "app._end_with_the_terminal"),
 }
@@ -239,18 +240,21 @@ def resume_all(experiment: ExperimentDir) -> None:
     while not experiment.alive():
         time.sleep(0.005)
     viewer = attach(experiment).wait(30)
-    asked: set[int] = set()
+    asked: set[str] = set()
+    answered: set[str] = set()
     runs: dict[int, Run] = {}
     try:
         while True:
             for message in viewer.poll(0.2):
-                if isinstance(message, (messages.Snapshot, messages.Update)):
+                if isinstance(message, messages.Reply):
+                    answered.add(message.command)
+                else:
                     runs |= {run.id: run for run in message.runs}
             for run in runs.values():
-                if run.state == STOPPED and run.id not in asked:
-                    asked.add(run.id)
-                    viewer.send(Resume(run.id))
-            if runs and not any(run.active or run.state == STOPPED and run.id not in asked for run in runs.values()):
+                if run.state in (STOPPED, FAILED) and str(run.id) not in asked:
+                    asked.add(str(run.id))
+                    viewer.send(Resume(run.id, id=str(run.id)))
+            if runs and not any(run.active for run in runs.values()) and (answered >= asked):
                 viewer.close()
                 return
     except LinkLost:
@@ -290,7 +294,13 @@ class Tracked:
         with self._file.open("a") as file:
             file.write(" ".join(map(str, what)) + "\n")
 
+    batch = 7
+
     def open(self) -> None: ...
+    def lasting(self, error): ...
+    def explain(self, error):
+        return f"fails: {error}"
+
     def log_params(self, tracker_run, params): ...
     def log_changes(self, tracker_run, changes): ...
     def log_artifacts(self, tracker_run, run): ...
@@ -317,17 +327,17 @@ class Tracked:
 def tracker(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Path | None = None) -> int:
     """The tracking process of an experiment that has ended, sending to a file."""
     fake = types.ModuleType("rftui.tracking.mlflow")
-    fake.Tracker, fake.BATCH, fake.lasting = Tracked, 7, lambda error: False
+    fake.connect = Tracked
     sys.modules[fake.__name__] = fake
-    tracking._PAUSE = 0.02
+    service._PAUSE = 0.02
     ours, theirs = os.pipe()
     os.dup2(ours, 0)
     os.write(theirs, b"\n")
     os.close(theirs)
     injector = injected("tracker", faults, log)
-    code = tracking.main([str(experiment.path)])
-    counted(injector, counts)
-    return code
+    leave = os._exit
+    os._exit = lambda code: (counted(injector, counts), leave(code))
+    return tracking.main([str(experiment.path)])
 
 
 def screen(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Path | None = None) -> int:

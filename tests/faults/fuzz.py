@@ -94,7 +94,8 @@ class Trial:
         present = [fault for fault in self.faults if fault.place in fired]
         told = self._told()
         for fault in present:
-            if fault.token not in told and outcome != "undisturbed":
+            died = ".link." in fault.place and " died (" in told  # the worker that lost its link, in its own words
+            if fault.token not in told and not died and outcome != "undisturbed":
                 self.wrong.append(f"not told: {fault}")
         return Verdict(number, self.faults, present, outcome, self.wrong)
 
@@ -152,12 +153,18 @@ class Trial:
         return ended
 
     def _track(self) -> None:
-        """With the faults, then once more without."""
+        """With the faults, then once more without; it says what is wrong, or fails, which the scheduler tells."""
         for faults in (self.faults, []):
             process = self._start("tracker", None, faults)
             while (ended := process.poll()) is None:
                 time.sleep(0.005)
-            self._judge_end("tracker", ended)
+            self.said += ended.text
+            if ended.hung:
+                self.wrong.append("tracker hangs")
+            if ended.code:
+                self.said += "\n".join(f"rftui: the tracking process failed: {fault.token}" for fault in faults)
+            if ended.code and not faults:
+                self.wrong.append(f"the tracker ends with {ended.code} though nothing failed")
         file = self.home / "tracked.txt"
         sent = Counter(file.read_text().splitlines() if file.exists() else [])
         with closing(Store.read(self.experiment.db)) as store:
@@ -211,11 +218,17 @@ class Trials:
         return verdict
 
 
+def _together(text: str) -> list[Fault]:
+    return [Fault.parse(each) for each in text.split("+")]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--fault", action="append", default=[], type=Fault.parse, help="PROCESS:PLACE:NTH:ERROR...")
+    parser.add_argument(
+        "--fault", action="append", type=_together, help="A+B: these in one experiment, not drawn ones"
+    )
     parser.add_argument("--process", choices=KINDS, help="faults in this kind of process alone")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
@@ -226,18 +239,21 @@ def main() -> int:
 
     kinds = {arguments.process: 1.0} if arguments.process else KINDS
     drawn = (draw(arguments.seed, number, places, kinds) for number in itertools.count(1))
-    tries = enumerate([arguments.fault] if arguments.fault else drawn, 1)
+    tries = enumerate(arguments.fault or drawn, 1)
     trials = Trials(folder, clean)
     verdicts: list[Verdict] = []
     # Each child forks the processes of its experiments: it must have no other threads.
     with multiprocessing.get_context("fork").Pool(arguments.jobs) as pool:
         while sum(len(verdict.fired) for verdict in verdicts) < arguments.faults:
-            for verdict in pool.imap_unordered(trials, itertools.islice(tries, 16)):
+            batch = list(itertools.islice(tries, 16))
+            for verdict in pool.imap_unordered(trials, batch):
                 verdicts.append(verdict)
+                if arguments.fault:
+                    verdict.wrong += [f"never came: {fault}" for fault in verdict.faults if fault not in verdict.fired]
                 if verdict.wrong:
-                    again = " ".join(f"--fault {fault}" for fault in verdict.faults)
-                    print(f"WRONG {verdict.number}: {again}\n  " + "\n  ".join(verdict.wrong), flush=True)
-            if arguments.fault:
+                    again = "+".join(map(str, verdict.faults))
+                    print(f"WRONG {verdict.number}: --fault {again}\n  " + "\n  ".join(verdict.wrong), flush=True)
+            if not batch:
                 break
     table: Counter[tuple[str, str]] = Counter()
     for verdict in verdicts:

@@ -198,8 +198,8 @@ def _place(operation: str) -> str | None:
     while frame:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("rftui."):
-            return f"{operation} in {module}.{frame.f_code.co_qualname}"
-        if module.partition(".")[0] not in (*_PASSED_THROUGH, "sqlite3", "functools") and module != __name__:
+            return f"{operation} in {module}.{frame.f_code.co_qualname.partition('.<locals>')[0]}"
+        if module.partition(".")[0] not in (*_PASSED_THROUGH, "sqlite3", "functools", "") and module != __name__:
             return None
         frame = frame.f_back
     return None

@@ -95,7 +95,7 @@ class Trial:
 
     def _session(self) -> bool:
         """Whether every run is done now."""
-        from rftui.runs import DONE, STOPPED
+        from rftui.runs import DONE, FAILED, STOPPED
 
         front = self.home.front(viewer=False)
         try:
@@ -105,7 +105,7 @@ class Trial:
             self.home.end()
         self.said += front.log.read_text(errors="replace")
         if not self._plan.read_text():
-            for run in [run for run in self.home.runs() if run.state == STOPPED]:
+            for run in [run for run in self.home.runs() if run.state in (STOPPED, FAILED)]:
                 self.home.call("resume", "faults", run.id)
             end = time.monotonic() + HANG
             while self.home.experiment.alive() and time.monotonic() < end:
