@@ -96,8 +96,11 @@ def test_faults_found_by_the_check_end_it_before_anything_trains(play, kept, wor
 
 def test_a_failed_run_that_is_resumed_tries_again_from_its_checkpoint(play, kept, eyes, world):
     world.save_chunks, world.failures[2, 4] = True, "the disk does not answer"
+    hold = world.hold(2, 4)
     scheduler = play(viewer=True)
+    hold.wait()
     seen = eyes()
+    hold.go.set()
     assert seen.state(2, FAILED).error == "the disk does not answer"
     world.failures.clear()
     assert seen.ask("resume", 2).ok
