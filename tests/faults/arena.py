@@ -55,7 +55,7 @@ MODULES = {
         "rftui.views",
     ],
     "tracker": ["rftui.tracking.ledger", "rftui.tracking.sender", "rftui.tracking.service", "rftui.tracking.trackers"],
-    "screen": ["rftui.tui.attached", "rftui.tui.app", "rftui.tui.board", "rftui.link", "rftui.launching"],
+    "screen": ["rftui.tui.app", "rftui.tui.board", "rftui.link", "rftui.launching"],
 }  # fmt: skip
 """Kind of process -> the modules of which every function is a place."""
 
@@ -86,6 +86,8 @@ class PacedWorker(FakeWorker):
         self.tasks, self.killed = queue.SimpleQueue(), threading.Event()
         self.steps, self.training, self.turn_began = {}, None, 0
         self._address = address
+        self._log = experiment.logs / f"worker-{address[1]}.txt"
+        self._log.touch()
 
     def run(self):
         try:
@@ -112,11 +114,11 @@ class PacedWorker(FakeWorker):
 
     def _write(self, error):
         """To its log, as an exception that ends a process."""
-        with open(self.experiment.logs / f"worker-{self._address[1]}.txt", "a") as log:
+        with self._log.open("a") as log:
             log.write(f"{traceback.format_exception_only(error)[-1]}\n")
 
     def step(self, run):
-        time.sleep(0.006)
+        time.sleep(0.015)
         super().step(run)
 
 

@@ -27,6 +27,13 @@ from multiprocessing.managers import BaseProxy
 from pathlib import Path
 from typing import Self
 
+
+def _io_error(text: str) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR  # as SQLite's own have one
+    return error
+
+
 ERRORS = {
     "RuntimeError": RuntimeError,
     "ValueError": ValueError,
@@ -34,7 +41,7 @@ ERRORS = {
     "EIO": functools.partial(OSError, errno.EIO),
     "ENOSPC": functools.partial(OSError, errno.ENOSPC),
     "EACCES": functools.partial(PermissionError, errno.EACCES),
-    "OperationalError": sqlite3.OperationalError,
+    "OperationalError": _io_error,
     "EOFError": EOFError,
     "MemoryError": MemoryError,
     "UnicodeDecodeError": functools.partial(UnicodeDecodeError, "utf-8", b"\xff", 0, 1),

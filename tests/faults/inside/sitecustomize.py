@@ -63,7 +63,13 @@ def _begin(kind: str) -> None:
     if folder := os.environ.get("FAULT_COUNTS"):
         file = Path(folder) / f"{kind}-{os.getpid()}.txt"
         lines = injector.counts
-        atexit.register(lambda: file.write_text("\n".join(f"{count} {place}" for place, count in lines.items())))
+        leave = os._exit
+
+        def write():
+            file.write_text("\n".join(f"{count} {place}" for place, count in lines.items()))
+
+        atexit.register(write)
+        os._exit = lambda code: (write(), leave(code))  # the tracking process ends so
 
 
 if "FAULT_PLAN" in os.environ and (kind := _kind()):
