@@ -1,47 +1,39 @@
 """The processes that faults are injected into, without models: a scheduler with fake workers, commands from a shell,
 a tracker, a screen. Each is forked from this process, which has imported everything."""
 
-import faulthandler
-import io
 import os
 import pty
-import queue
 import select
 import shutil
-import signal
+import sqlite3
 import sys
 import threading
 import time
-import traceback
 import types
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import fake_worker
-from fake_worker import FakeWorker, FakeWorkers, World
+from fake_worker import FakeWorker, World
 
 import rftui.cli  # noqa: F401
 import rftui.tui.app  # noqa: F401
 from rftui import client, launching, link_server, messages
 from rftui.errors import UserError
 from rftui.launching import attach
-from rftui.link import LinkLost, WorkerLink
+from rftui.link import LinkLost
 from rftui.messages import Resume
 from rftui.paths import ExperimentDir, create
-from rftui.runs import FAILED, STOPPED, Run
-from rftui.scheduler import ending, loop, workers
+from rftui.runs import DONE, FAILED, STOPPED, Run
+from rftui.scheduler import ending, loop
 from rftui.store import Store
 from rftui.tracking import __main__ as tracking
 from rftui.tracking import service
 from tests.faults.injector import Fault, Injector
+from tests.faults.paced import PacedWorker, PacedWorkers
 
 CHUNKS, PER, RUNS = 3, 3, 3
 CLONE = "clone"
-
-HANG = 40.0
-"""Seconds after which a process hangs: all that it waits for by itself is shorter."""
 
 MODULES = {
     "scheduler": [
@@ -77,55 +69,6 @@ GUARDS = {
 """Functions that catch what others raise: an exception that begins in them has nobody above."""
 
 
-class PacedWorker(FakeWorker):
-    """Trains slowly enough for commands to come in between; an exception of the program ends it, as a process."""
-
-    def __init__(self, world, experiment, address, ended):
-        threading.Thread.__init__(self, daemon=True)
-        self.world, self.experiment, self.ended = world, experiment, ended
-        self.tasks, self.killed = queue.SimpleQueue(), threading.Event()
-        self.steps, self.training, self.turn_began = {}, None, 0
-        self._address = address
-        self._log = experiment.logs / f"worker-{address[1]}.txt"
-        self._log.touch()
-
-    def run(self):
-        try:
-            self.link = WorkerLink(*self._address)
-            threading.Thread(target=self.read, daemon=True).start()
-            super().run()
-        except Exception as error:
-            self._write(error)
-            self.ended(1)
-
-    def work(self):
-        try:
-            super().work()
-        except Exception as error:
-            self._write(error)
-            raise fake_worker.Died from error
-
-    def read(self):
-        try:
-            super().read()
-        except Exception as error:
-            self._write(error)
-            self.tasks.put(None)
-
-    def _write(self, error):
-        """To its log, as an exception that ends a process."""
-        with self._log.open("a") as log:
-            log.write(f"{traceback.format_exception_only(error)[-1]}\n")
-
-    def step(self, run):
-        time.sleep(0.015)
-        super().step(run)
-
-
-class PacedWorkers(FakeWorkers):
-    last_words = workers.Workers.last_words
-
-
 class NoTracking:
     def wake(self): ...
 
@@ -134,51 +77,6 @@ class NoTracking:
 
     def close(self, timeout):
         return True
-
-
-@dataclass
-class Ended:
-    """How a forked process ended: its exit code, what it wrote, and whether it had to be killed."""
-
-    code: int
-    text: str
-    hung: bool = False
-
-
-class Forked:
-    """A child that runs `body` and exits with what that returns; its output goes to a file."""
-
-    def __init__(self, output: Path, body: Callable[[], int]) -> None:
-        self.output, self._begun = output, time.monotonic()
-        self.pid = os.fork()
-        if not self.pid:
-            code = 1
-            try:
-                os.setsid()
-                file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                os.dup2(file, 1), os.dup2(file, 2)
-                sys.stdout, sys.stderr = (
-                    io.TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True),
-                    sys.stdout,
-                )
-                sys.stderr = io.TextIOWrapper(open(2, "wb", 0, closefd=False), write_through=True)
-                faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
-                code = body()
-            except BaseException:
-                traceback.print_exc()
-            os._exit(code)
-
-    def poll(self) -> Ended | None:
-        done, status = os.waitpid(self.pid, os.WNOHANG)
-        if done:
-            return Ended(os.waitstatus_to_exitcode(status), self.output.read_text(errors="replace"))
-        if time.monotonic() - self._begun < HANG:
-            return None
-        os.kill(self.pid, signal.SIGUSR1)  # where every thread is
-        time.sleep(0.5)
-        os.killpg(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        return Ended(-9, self.output.read_text(errors="replace"), hung=True)
 
 
 def injected(kind: str, faults: list[Fault], log: Path) -> Injector:
@@ -277,9 +175,21 @@ def shell(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Pat
     home = ["--home", str(experiment.home)]
     change = ["--set", "training_args.learning_rate=2e-4", "--warm", "--name", CLONE]
     for words in (["stop", "exp", "2"], ["resume", "exp", "2"], ["clone", "exp", "1", *change], ["show", "exp"]):
+        if words[0] == "resume":
+            _await_stop(experiment, 2)
         print(f"{words[0]}: {rftui.cli.main([*words, *home])}")
     counted(injector, counts)
     return 0
+
+
+def _await_stop(experiment: ExperimentDir, run: int) -> None:
+    """Until the run has taken the step at which it stops, or is done."""
+    with closing(sqlite3.connect(experiment.db)) as db:
+        while not _over(experiment):
+            (state,) = db.execute("SELECT json_extract(data, '$.state') FROM runs WHERE id = ?", (run,)).fetchone()
+            if state in (STOPPED, DONE):
+                return
+            time.sleep(0.01)
 
 
 def _over(experiment: ExperimentDir) -> bool:

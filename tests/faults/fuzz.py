@@ -29,6 +29,7 @@ from rftui.paths import ExperimentDir  # noqa: E402
 from rftui.runs import DONE  # noqa: E402
 from rftui.store import Store  # noqa: E402
 from tests.faults import arena  # noqa: E402
+from tests.faults.forked import Ended, Forked  # noqa: E402
 from tests.faults.injector import ERRORS, OPERATIONS, Fault  # noqa: E402
 
 KINDS = {"scheduler": 0.6, "shell": 0.15, "tracker": 0.15, "screen": 0.1}
@@ -110,12 +111,12 @@ class Trial:
                 self._session(None, self.faults)
                 outcome = "reopened twice"
             self._session(None, [])
-        elif self.kind != "scheduler" and self.said.count("rftui:"):
+        elif any(fault.token in self.said for fault in self.faults):
             outcome = "told"
         self.wrong += self._unfinished() + self._left()
         return outcome
 
-    def _session(self, fit: int | None, faults: list[Fault]) -> arena.Ended:
+    def _session(self, fit: int | None, faults: list[Fault]) -> Ended:
         """A scheduler and, the first time, a shell and perhaps a screen beside it, to their ends."""
         (self.home / "over").unlink(missing_ok=True)
         process = self._start("scheduler", fit, faults)
@@ -125,7 +126,7 @@ class Trial:
             if self.kind == "screen":
                 beside["screen"] = self._start("screen", None, faults)
         processes = {"scheduler": process, **beside}
-        ended: dict[str, arena.Ended] = {}
+        ended: dict[str, Ended] = {}
         while len(ended) < len(processes):
             time.sleep(0.005)
             for kind, each in processes.items():
@@ -135,13 +136,13 @@ class Trial:
                         (self.home / "over").touch()
         return ended["scheduler"]
 
-    def _start(self, kind: str, fit: int | None, faults: list[Fault]) -> arena.Forked:
+    def _start(self, kind: str, fit: int | None, faults: list[Fault]) -> Forked:
         counts = self.counts if kind == self.kind and not self.faults else None
         body = getattr(arena, kind)
         arguments = (self.experiment, fit) if kind == "scheduler" else (self.experiment,)
-        return arena.Forked(self.home / f"{kind}.txt", lambda: body(*arguments, faults, self.log, counts))
+        return Forked(self.home / f"{kind}.txt", lambda: body(*arguments, faults, self.log, counts))
 
-    def _judge_end(self, kind: str, ended: arena.Ended) -> arena.Ended:
+    def _judge_end(self, kind: str, ended: Ended) -> Ended:
         self.said += ended.text
         if ended.hung:
             self.wrong.append(f"{kind} hangs")
@@ -198,7 +199,7 @@ class Trial:
         """All that a user could have read in one line: events, and what the processes printed after `rftui:`."""
         with closing(Store.read(self.experiment.db)) as store:
             events = [event.text for event in store.events(1000)]
-        lines = [line for line in self.said.splitlines() if "rftui" in line or "track" in line]
+        lines = [line for line in self.said.splitlines() if any(word in line for word in ("rftui", "track", "MLflow"))]
         return "\n".join(events + lines)
 
 

@@ -23,7 +23,7 @@ FAULTS = [
     "scheduler:rftui.scheduler.control.Control.handle:1:RuntimeError",
     "scheduler:rftui.scheduler.control.Control._stop:1:EOFError",
     "scheduler:rftui.scheduler.pruning.Rules.presses:3:UnicodeDecodeError",
-    "scheduler:rftui.store.Store.add_points:4:RuntimeError",
+    "scheduler:rftui.scheduler.registry.Registry.points:4:RuntimeError",
     "scheduler:sqlite3.execute_in_rftui.store.Store._write:9:OperationalError",
     "scheduler:sqlite3.commit_in_rftui.store.Store._attempt:6:OperationalError",
     "scheduler:json.loads_in_rftui.checkpoints.checkpoint_marker:4:ValueError",

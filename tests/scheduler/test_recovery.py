@@ -122,12 +122,12 @@ CASES = {
     "the newest checkpoint has a broken history": Case(
         lambda left: (left.at(4), left.commit(2), left.spoil(left.commit(4))),
         [3, 4, 5, 6],
-        "step-4 is not whole",
+        "step-4 is incomplete",
     ),
     "there is junk beside the checkpoints": Case(
         lambda left: (left.at(4), left.junk()),
         [3, 4, 5, 6],
-        "step-5 is not whole",
+        "step-5 is incomplete",
         holds=[
             lambda store, experiment: (
                 sorted(each.name for each in experiment.run(1).checkpoints.iterdir())
