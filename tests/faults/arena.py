@@ -164,10 +164,7 @@ def resume_all(experiment: ExperimentDir) -> None:
 def shell(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Path | None = None) -> int:
     """Stop a run, resume it, clone one warm, and list them, each with a command. Returns 0; each prints its code."""
 
-    def refuse(*_: object) -> None:
-        raise UserError("no scheduler runs", code=1)
-
-    launching.reopen = refuse
+    launching.reopen = _refuse
     client._PATIENCE = 5.0
     while not experiment.link.exists() and not _over(experiment):
         time.sleep(0.002)
@@ -180,6 +177,11 @@ def shell(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Pat
         print(f"{words[0]}: {rftui.cli.main([*words, *home])}")
     counted(injector, counts)
     return 0
+
+
+def _refuse(*_: object) -> None:
+    """What opens the experiment again is the fuzz."""
+    raise UserError("no scheduler runs", code=1)
 
 
 def _await_stop(experiment: ExperimentDir, run: int) -> None:
@@ -275,6 +277,7 @@ def screen(experiment: ExperimentDir, faults: list[Fault], log: Path, counts: Pa
     os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    launching.reopen = _refuse
     injector = injected("screen", faults, log)
     code = rftui.cli.main(["open", "exp", "--home", str(experiment.home)])
     counted(injector, counts)
