@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import fake_worker
-from fake_worker import FakeWorker, World
+from fake_worker import FakeHost, FakeWorker, World
 
 import rftui.cli  # noqa: F401
 import rftui.tui.app  # noqa: F401
@@ -30,7 +30,7 @@ from rftui.store import Store
 from rftui.tracking import __main__ as tracking
 from rftui.tracking import service
 from tests.faults.injector import Fault, Injector
-from tests.faults.paced import PacedWorker, PacedWorkers
+from tests.faults.paced import PacedWorker
 
 CHUNKS, PER, RUNS = 3, 3, 3
 CLONE = "clone"
@@ -38,8 +38,8 @@ CLONE = "clone"
 MODULES = {
     "scheduler": [
         *(f"rftui.scheduler.{name}" for name in (
-            "cloning control crew ending headless loop placement pruning recovery registry retries run_reports turns "
-            "weight_snapshots").split()),
+            "cloning control ending headless loop placement pruning recovery registry retries run_reports turns "
+            "weight_snapshots workers").split()),
         "rftui.checkpoints", "rftui.link", "rftui.link_server", "rftui.store",
     ],
     "shell": [
@@ -112,7 +112,6 @@ def scheduler(
     world.chunks, world.per, world.save_chunks = CHUNKS, PER, True
     fake_worker.FakeWorker = PacedWorker
     fake_worker.WorkerLink = lambda *address: address
-    loop.Workers = lambda *args: PacedWorkers(world, *args)
     loop.start_tracking = lambda experiment: NoTracking()
     loop.HOUSEKEEPING, ending.HOUSEKEEPING, ending._LINGER, link_server._LAST_WORDS = 0.1, 0.1, 0.5, 0.1
     os.environ["XDG_RUNTIME_DIR"] = str(experiment.home)
@@ -121,7 +120,7 @@ def scheduler(
     if fit is None and not faults:
         threading.Thread(target=resume_all, args=(experiment,), daemon=True).start()
     try:
-        code = loop.run(experiment, fit, devices="cpu:2", viewer=True)
+        code = loop.run(experiment, fit, devices="cpu:2", viewer=True, host=FakeHost(world))
     except UserError as fault:
         for line in fault.lines:
             print(f"rftui: {line}", file=sys.stderr)

@@ -6,10 +6,9 @@ import time
 import traceback
 
 import fake_worker
-from fake_worker import FakeWorker, FakeWorkers
+from fake_worker import FakeWorker
 
 from rftui.link import WorkerLink
-from rftui.scheduler import workers
 
 
 class PacedWorker(FakeWorker):
@@ -55,7 +54,3 @@ class PacedWorker(FakeWorker):
     def step(self, run):
         time.sleep(0.015)
         super().step(run)
-
-
-class PacedWorkers(FakeWorkers):
-    last_words = workers.Workers.last_words

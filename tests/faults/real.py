@@ -24,7 +24,13 @@ sys.path.insert(0, str(ROOT))
 
 OWN = {
     "worker": ("rftui.training", "rftui.checkpoints", "rftui.link"),
-    "scheduler": ("rftui.scheduler.workers", "rftui.tracking.outbox", "rftui.experiment", "rftui.fit"),
+    "scheduler": (
+        "rftui.scheduler.workers",
+        "rftui.scheduler.hosts",
+        "rftui.tracking.outbox",
+        "rftui.experiment",
+        "rftui.fit",
+    ),
     "tracker": ("rftui.tracking",),
     "front": ("rftui.commands", "rftui.launching"),
 }

@@ -11,7 +11,7 @@ from tests.faults.injector import Fault, Injector
 FUZZ = Path(__file__).with_name("fuzz.py")
 
 FAULTS = [
-    "scheduler:rftui.scheduler.crew.Crew.hear:3:RuntimeError",
+    "scheduler:rftui.scheduler.workers.Crew.hear:3:RuntimeError",
     "scheduler:rftui.scheduler.run_reports.RunReports.take:5:KeyError",
     "scheduler:rftui.scheduler.run_reports.RunReports.take:9:ValueError:after",
     "scheduler:rftui.scheduler.turns.Turns.assign:2:ValueError",
@@ -56,7 +56,7 @@ def test_neither_do_five_hundred():
 
 
 def test_a_fault_that_never_comes_is_told():
-    done = fuzz("--fault", "scheduler:rftui.scheduler.crew.Crew.renamed:1:KeyError")
+    done = fuzz("--fault", "scheduler:rftui.scheduler.workers.Crew.renamed:1:KeyError")
     assert done.returncode == 1 and "never came" in done.stdout
 
 
