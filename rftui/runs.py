@@ -31,7 +31,6 @@ _REFUSALS = {
         WAITING: "already running; waiting for its next turn",
         STOPPING: "still stopping; wait until it is stopped",
         DONE: "already done; clone it with more epochs instead",
-        FAILED: "it failed; clone it with another value instead",
     },
 }
 

@@ -27,7 +27,6 @@ TABLE = {
         WAITING: "already running; waiting for its next turn",
         STOPPING: "still stopping; wait until it is stopped",
         DONE: "already done; clone it with more epochs instead",
-        FAILED: "it failed; clone it with another value instead",
     },
     "clone": _YES | _DEAD,
     "delete": _YES | _DEAD,

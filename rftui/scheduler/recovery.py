@@ -18,7 +18,7 @@ from typing import Protocol
 
 import psutil
 
-from rftui.checkpoints import checkpoint_marker, checkpoints_in, committed, newest_checkpoint
+from rftui.checkpoints import CHECKPOINT_MARKER, checkpoint_marker, checkpoints_in, committed
 from rftui.errors import FAILED, UserError
 from rftui.paths import ExperimentDir
 from rftui.runs import DELETED, DONE, STOPPED, Run, curve_values
@@ -88,6 +88,7 @@ class TakesBack(Protocol):
     snapshots: WeightSnapshots
 
     def go_back(self, run: Run, *, keep: bool = False) -> None: ...
+    def fail(self, run: Run, error: str) -> None: ...
 
 
 def take_up(registry: Registry, turns: TakesBack) -> None:
@@ -100,7 +101,10 @@ def take_up(registry: Registry, turns: TakesBack) -> None:
         turns.go_back(run, keep=run.state == STOPPED)
     for run in runs:
         if run.warm and not run.start_step and (run.active or run.state == STOPPED):
-            turns.snapshots.take_up(run)
+            try:
+                turns.snapshots.take_up(run)
+            except OSError as error:
+                turns.fail(run, f"its parent's weights cannot be read: {error}")
     discard_deleted(registry)  # last: a clone may still have needed its parent's files
 
 
@@ -121,10 +125,14 @@ def reposition(registry: Registry, run: Run) -> None:
     before the reports of its last steps are stored) is taken from the history that the checkpoint holds.
     """
     folder = registry.experiment.run(run.id)
-    found, newest = checkpoints_in(folder.checkpoints), newest_checkpoint(folder.checkpoints)
-    for torn in found[: found.index(newest) if newest else None]:
-        registry.log(f"Run {run.id}: checkpoint {torn.name} is incomplete; skipped", run, "notice")
-    marker = (checkpoint_marker(newest) if newest else None) or {"step": 0, "epoch": 0.0}
+    newest, marker, history = None, {"step": 0, "epoch": 0.0}, []
+    for checkpoint in checkpoints_in(folder.checkpoints):
+        if (whole := checkpoint_marker(checkpoint)) and (logged := _history(checkpoint)) is not None:
+            newest, marker, history = checkpoint, whole, logged
+            break
+        if whole:
+            (checkpoint / CHECKPOINT_MARKER).unlink()  # it is whole no longer, for the worker either
+        registry.log(f"Run {run.id}: checkpoint {checkpoint.name} is incomplete; skipped", run, "notice")
     before, step = run.step, int(marker["step"])
     if step < before:
         steps = before - step
@@ -136,7 +144,7 @@ def reposition(registry: Registry, run: Run) -> None:
     elif step > before:
         registry.log(f"Run {run.id}: at step {step} by its checkpoint, not at step {before}", run, "notice")
     final = checkpoint_marker(folder.final)
-    registry.rewind(run, step, [*_history(newest), *_history(folder.final if final else None)])
+    registry.rewind(run, step, [*history, *(_history(folder.final) or [] if final else [])])
     run.epoch = float(marker["epoch"])
     run.chunk = run.chunk if step else 0  # else told again by `Begun`
     run.checkpoint, run.device = str(newest) if newest else None, None
@@ -147,12 +155,13 @@ def reposition(registry: Registry, run: Run) -> None:
         registry.log(f"Run {run.id} done", run)
 
 
-def _history(checkpoint: Path | None) -> list[tuple[int, dict[str, float]]]:
-    """What the trainer had logged when it wrote the checkpoint: (step, metric -> value), in order."""
-    if checkpoint is None:
-        return []
+def _history(checkpoint: Path) -> list[tuple[int, dict[str, float]]] | None:
+    """What the trainer had logged when it wrote the checkpoint: (step, metric -> value), in order; None where that
+    cannot be read."""
     try:
         state = json.loads((checkpoint / "trainer_state.json").read_text())
+        return [(int(entry["step"]), curve_values(entry)) for entry in state["log_history"]]
     except FileNotFoundError:
         return []
-    return [(int(entry["step"]), curve_values(entry)) for entry in state["log_history"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

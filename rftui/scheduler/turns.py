@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 from rftui import messages
-from rftui.checkpoints import newest_checkpoint
 from rftui.link_server import Server
 from rftui.runs import DELETED, FAILED, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.scheduler.incidents import Incidents, one_line
@@ -185,12 +184,13 @@ class Turns:
 
     def _start(self, run: Run, worker: str) -> None:
         place = self.placements[run.id]
-        resume = None if place.worker else newest_checkpoint(self._registry.experiment.run(run.id).checkpoints)
+        # The one that its step and curves were set by: the disk may say otherwise a moment later.
+        resume = None if place.worker else run.checkpoint
         run.state, run.device = RUNNING, worker
         run.turns += 1
         place.worker, place.turn = worker, self._registry.store.begin_turn(run, worker)
         # A copy: it is pickled later, by a thread of the link, and the run changes meanwhile.
-        self._server.task(worker, messages.Turn(copy.copy(run), str(resume) if resume else None))
+        self._server.task(worker, messages.Turn(copy.copy(run), resume))
         self._registry.devices[worker].run = run.id
         self._registry.touch_device(worker)
         self._registry.touch(run)

@@ -18,7 +18,7 @@ import torch
 from transformers import Trainer
 from trl import GRPOTrainer
 
-from rftui.checkpoints import CHECKPOINT_MARKER, checkpoint_marker, checkpoints_in
+from rftui.checkpoints import CHECKPOINT_MARKER, checkpoint_marker, checkpoints_in, clear
 from rftui.training.own_functions import OwnFunctions
 from rftui.training.process_state import Rng, rng, set_rng
 
@@ -55,7 +55,7 @@ class Saver:
         begun = time.perf_counter()
         self._directory.mkdir(parents=True, exist_ok=True)
         work = self._directory / f".step-{step}"
-        shutil.rmtree(work, ignore_errors=True)
+        clear(work)
         present = rng()
         set_rng(at_step_end)
         trainer._get_output_dir = lambda trial: str(work)  # type: ignore[method-assign]
@@ -106,7 +106,7 @@ def commit(written: Path, target: Path, position: dict[str, Any]) -> None:
     (written / CHECKPOINT_MARKER).write_text(json.dumps(marker))
     for file in [*written.rglob("*"), written]:
         _sync(file)
-    shutil.rmtree(target, ignore_errors=True)
+    clear(target)
     written.rename(target)
     _sync(target.parent)
 

@@ -5,7 +5,7 @@ from test_races import RATE, Quiet, Rig
 
 from rftui import messages
 from rftui.paths import create
-from rftui.runs import DELETED, OPS, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, why_not
+from rftui.runs import DELETED, FAILED, OPS, QUEUED, RUNNING, STOPPED, STOPPING, WAITING, why_not
 from rftui.scheduler import loop
 from rftui.store import Store
 from tests.ops_table import ACCEPTED, GONE, REFUSED, STATES, TABLE, refusal, run_in
@@ -14,7 +14,7 @@ WHO = ("key", "cli", "python", "rule halving")
 
 AFTER = {
     "stop": {QUEUED: STOPPED, RUNNING: STOPPING, WAITING: STOPPING},
-    "resume": {STOPPED: QUEUED},
+    "resume": {STOPPED: QUEUED, FAILED: QUEUED},
     "clone": {},
     "delete": dict.fromkeys(STATES, DELETED),
     "undo": {DELETED: STOPPED},

@@ -94,6 +94,23 @@ def test_faults_found_by_the_check_end_it_before_anything_trains(play, kept, wor
     assert not tracked, "MLflow hears of nothing"
 
 
+def test_a_failed_run_that_is_resumed_tries_again_from_its_checkpoint(play, kept, eyes, world):
+    world.save_chunks, world.failures[2, 4] = True, "the disk does not answer"
+    hold = world.hold(2, 4)
+    scheduler = play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    hold.go.set()
+    assert seen.state(2, FAILED).error == "the disk does not answer"
+    world.failures.clear()
+    assert seen.ask("resume", 2).ok
+    assert seen.state(2, DONE).error is None
+    seen.finish()
+    assert scheduler.end() == 0
+    assert [step for run, step in world.trained if run == 2] == [1, 2, 3, 3, 4, 5, 6]
+    assert kept().curves(2)[2]["loss"] == [(step, 1 / step) for step in range(1, 7)]
+
+
 def test_a_failed_run_costs_the_others_nothing(play, kept, world):
     world.failures[2, 3] = "the loss is not finite"
     assert play().end() == 1

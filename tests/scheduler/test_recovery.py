@@ -38,6 +38,23 @@ class Left:
     def tear(self, step, file="weights"):
         (self.commit(step) / file).write_text("cut")
 
+    def spoil(self, checkpoint):
+        """The history in a checkpoint is not what was written, and as long."""
+        state = checkpoint / "trainer_state.json"
+        state.write_text("[" + "1" * (state.stat().st_size - 2) + "]")
+
+    def junk(self):
+        """What a user, a backup or a file manager may leave."""
+        self.commit(2)
+        shutil.copytree(self.folder.checkpoints / "step-2", self.folder.checkpoints / "step-120.bak")
+        shutil.copytree(self.folder.checkpoints / "step-2", self.folder.checkpoints / "step-5")
+        (self.folder.checkpoints / "step-x").mkdir()
+        (self.folder.checkpoints / "step-7").write_text("")
+        (self.folder.checkpoints / "step-8").symlink_to("nowhere")
+        for place in ("runs", "fits"):
+            (self.experiment.path / place / "notes.txt").write_text("mine")
+            (self.experiment.path / place / "one.bak").mkdir()
+
     def clone(self, **fields):
         """Run 2 is a warm clone of run 1."""
         self.row(2, **{"state": QUEUED, "step": 0, "warm": True, "parent": 1} | fields)
@@ -101,6 +118,40 @@ CASES = {
         lambda left: (left.at(4), left.commit(2), (left.commit(4) / "weights").unlink()),
         [3, 4, 5, 6],
         "step-4 is incomplete",
+    ),
+    "the newest checkpoint has a broken history": Case(
+        lambda left: (left.at(4), left.commit(2), left.spoil(left.commit(4))),
+        [3, 4, 5, 6],
+        "step-4 is incomplete",
+    ),
+    "there is junk beside the checkpoints": Case(
+        lambda left: (left.at(4), left.junk()),
+        [3, 4, 5, 6],
+        "step-5 is incomplete",
+        holds=[
+            lambda store, experiment: (
+                sorted(each.name for each in experiment.run(1).checkpoints.iterdir())
+                == ["step-120.bak", "step-2", "step-5", "step-6", "step-7", "step-8", "step-x"]
+            )
+        ],
+    ),
+    "its files cannot be read": Case(
+        lambda left: (left.at(4), left.folder.path.mkdir(), left.folder.checkpoints.symlink_to("checkpoints")),
+        [],
+        "finding where run 1 is",
+        state=STOPPED,
+        step=4,
+    ),
+    "a clone is to start where a file lies": Case(
+        lambda left: (
+            left.at(3),
+            left.commit(2),
+            left.clone(),
+            left.experiment.run(2).path.mkdir(),
+            left.experiment.run(2).start.write_text(""),
+        ),
+        [3, 4, 5, 6],
+        holds=[clone_of(2)],
     ),
     "every checkpoint is torn": Case(
         lambda left: (left.at(4), left.tear(2), left.tear(4)), [1, 2, 3, 4, 5, 6], "step-2 is incomplete"

@@ -193,7 +193,6 @@ async def test_resume(show):
         (4, "s", "already done"),
         (4, "r", "already done; clone it with more epochs instead"),
         (5, "s", "it failed"),
-        (5, "r", "it failed; clone it with another value instead"),
         (6, "r", "not started yet"),
     ],
 )
