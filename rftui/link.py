@@ -20,7 +20,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.managers import BaseManager, RemoteError
 from typing import Any
 
-from rftui.messages import Attach, Command, Leave, Report, Snapshot, Update
+from rftui.messages import VERSION, Attach, Command, Leave, Report, Snapshot, Update
 from rftui.paths import ExperimentDir
 
 _LOST = (EOFError, OSError, AuthenticationError)
@@ -51,11 +51,21 @@ def _connect(experiment: ExperimentDir, key: str = "") -> _Client:
     """Raises LinkLost where no scheduler serves, or not the one that has `key`."""
     try:
         found = json.loads(experiment.link.read_text())
+        if found.get("protocol") != VERSION:
+            raise LinkLost(_other_version(experiment, found))
         client = _Client(address=str(found["address"]), authkey=bytes.fromhex(key or found["key"]))
         client.connect()
         return client
-    except (*_LOST, ValueError, KeyError, TypeError) as error:
+    except (*_LOST, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LinkLost(f"no scheduler serves {experiment.name}") from error
+
+
+def _other_version(experiment: ExperimentDir, found: dict[str, Any]) -> str:
+    return (
+        f"{experiment.name} is trained by another version of rftui, in process {found.get('pid')} (version "
+        f"{found.get('protocol', 0)} of the messages, {VERSION} here): use that version, or end it with "
+        f"kill {found.get('pid')} and open {experiment.name} with this one"
+    )
 
 
 def unreachable(experiment: ExperimentDir) -> str:
@@ -70,6 +80,8 @@ def unreachable(experiment: ExperimentDir) -> str:
         return f"cannot read {experiment.link}: {error.strerror}; use the account that started {experiment.name}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{experiment.link} is not what a scheduler wrote; end the scheduler, and open {experiment.name} again"
+    if found.get("protocol") != VERSION:
+        return _other_version(experiment, found)
     if host and host != socket.gethostname():
         return f"{experiment.name} is trained on {host}, in process {pid}: run this command there"
     with socket.socket(socket.AF_UNIX) as knock:

@@ -19,7 +19,7 @@ from typing import Any
 
 from rftui.errors import FAILED, UserError
 from rftui.link import LinkLost, numbered
-from rftui.messages import Update
+from rftui.messages import VERSION, Update
 from rftui.paths import ExperimentDir, owned_by_us, write_private
 
 _BACKLOG = 5000
@@ -201,7 +201,7 @@ class Server:
             made.bind(self._address)
             made.listen(128)
             inode = os.stat(self._address).st_ino
-            where = {"address": self._address, "key": self._key.hex(), "pid": os.getpid()}
+            where = {"protocol": VERSION, "address": self._address, "key": self._key.hex(), "pid": os.getpid()}
             write_private(self._experiment.link, where | {"host": socket.gethostname()})
         except OSError:
             made.close()

@@ -340,6 +340,18 @@ def test_a_scheduler_that_cannot_be_seen_from_here_is_told(server):
     assert unreachable(experiment) == "", "it is starting or ending"
 
 
+def test_a_scheduler_of_another_version_is_told_in_one_line(server):
+    experiment = server._experiment
+    there = json.loads(experiment.link.read_text())
+    experiment.link.write_text(json.dumps(there | {"protocol": 0}))
+    with pytest.raises(LinkLost, match="another version of rftui"):
+        Viewer(experiment)
+    with pytest.raises(LinkLost, match="another version of rftui"):
+        WorkerLink(experiment, "cpu", 1)
+    told = unreachable(experiment)
+    assert "another version of rftui" in told and f"kill {os.getpid()}" in told and "\n" not in told
+
+
 def test_a_long_directory_for_temporary_files_is_not_used_for_the_socket(tmp_path, monkeypatch):
     long = tmp_path / ("x" * 100)
     long.mkdir()

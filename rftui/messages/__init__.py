@@ -51,6 +51,9 @@ from rftui.messages.of_workers import (
     WeightsReady,
 )
 
+VERSION = 1
+"""Of the messages: it grows with every change of one. Processes that differ in it do not talk to each other."""
+
 __all__ = [
     "Adapted",
     "Attach",
@@ -95,6 +98,7 @@ __all__ = [
     "Turn",
     "TurnEnded",
     "Undo",
+    "VERSION",
     "Unsaved",
     "Update",
     "WeightsReady",

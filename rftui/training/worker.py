@@ -29,7 +29,8 @@ def main() -> int:
     experiment = ExperimentDir(Path(os.environ["RFTUI_EXPERIMENT"]))
     try:
         link = WorkerLink(experiment, os.environ["RFTUI_WORKER"], int(os.environ["RFTUI_INCARNATION"]))
-    except LinkLost:
+    except LinkLost as error:
+        print(error, file=sys.stderr)
         return 1
     lifeline.end_with_scheduler(link.lost)
     Worker(experiment, link).work()
