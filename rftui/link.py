@@ -51,7 +51,7 @@ def _connect(experiment: ExperimentDir, key: str = "") -> _Client:
     """Raises LinkLost where no scheduler serves, or not the one that has `key`."""
     try:
         found = json.loads(experiment.link.read_text())
-        if found.get("protocol") != VERSION:
+        if int(found["pid"]) and found.get("protocol") != VERSION:
             raise LinkLost(_other_version(experiment, found))
         client = _Client(address=str(found["address"]), authkey=bytes.fromhex(key or found["key"]))
         client.connect()
