@@ -39,6 +39,8 @@ def open_experiment(arguments: argparse.Namespace) -> int:
     """Attach to an experiment, or start its scheduler again first."""
     experiment = paths.find(arguments.home, arguments.name)
     alive = experiment.alive()
+    if not alive and (fault := view(experiment).incomplete):
+        raise UserError(fault, code=FAILED)
     if arguments.headless or not has_terminal():
         if alive:
             name, holder = experiment.name, (experiment.path / "lock").read_text()
