@@ -137,6 +137,7 @@ def prepare(home: Path, devices: str | None) -> tuple[BinaryIO, Path, Path, dict
         "RFTUI_SHELL_HOME": str(shell_home()),
         "RFTUI_RENDEZVOUS": str(rendezvous),
     }
+    environment.pop("RFTUI_FRONT", None)  # that of a script which calls rftui is none of ours
     return output, log, rendezvous, environment | ({"RFTUI_DEVICES": devices} if devices else {})
 
 

@@ -16,6 +16,7 @@ from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.control import Control
 from rftui.scheduler.ending import HOUSEKEEPING, Ending
+from rftui.scheduler.front import Front
 from rftui.scheduler.headless import Printer
 from rftui.scheduler.hosts import WorkerHost
 from rftui.scheduler.incidents import Incidents, one_line
@@ -24,6 +25,7 @@ from rftui.scheduler.recovery import discard_deleted
 from rftui.scheduler.registry import Registry
 from rftui.scheduler.signals import caught
 from rftui.scheduler.turns import Turns
+from rftui.scheduler.watch import Watch
 from rftui.scheduler.workers import Crew, Workers
 from rftui.store import Store, Unwritten
 from rftui.tracking.outbox import Outbox
@@ -48,11 +50,7 @@ def run(
     found before any started, where another scheduler has the experiment, no worker can be started, or the database
     cannot be written any more (then with the code 130).
     """
-    lock = experiment.lock()
-    if lock is None:
-        name = experiment.name
-        raise UserError(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
-    with lock:
+    with experiment.hold():
         try:
             scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer, host)
         except OSError as error:
@@ -88,9 +86,11 @@ class Scheduler:
         self.rules = Rules(self.registry)
         self.crew = Crew(self.registry, self.server, self.workers, self.turns, fit)
         self.ending = Ending(self.registry, self.server, self.workers, self.turns, self.crew, self.incidents, viewer)
+        self._front = Front()
+        self._watch = Watch(self.registry, self.ending)
         self.store.when_full = self.ending.wait_for_room
         self.control = Control(self.ending, self.registry, self.turns, self.rules)
-        self._printer = Printer(self.registry)
+        self._printer = Printer(self.registry, fit)
         self._tracking: Outbox | None = None  # once there is something to track
 
     # ------------------------------------------------------------ the loop
@@ -151,6 +151,7 @@ class Scheduler:
         match message:
             case messages.Report(worker, incarnation, reports):
                 if self.workers.current(worker, incarnation):
+                    self._watch.heard(worker, reports)
                     for report in reports:
                         if not (self.ending.begun and isinstance(report, messages.Gone)):
                             self._heard(worker, report)
@@ -209,7 +210,14 @@ class Scheduler:
         guarded("looking after viewers", self.ending.look_after_viewers)
         guarded("saving runs that wait for room on the disk", self.turns.retries.look)
         guarded("estimating the time that is left", lambda: self.registry.estimate(len(self.workers.slots)))
+        guarded("looking for the process that started it", self._look_for_front)
+        guarded("watching the workers", self._watch.look)
         guarded("hearing the tracker", self._hear_tracker)
+
+    def _look_for_front(self) -> None:
+        if not self.ending.interrupted and self._front.gone():
+            self.registry.log("The rftui command that shows this progress was killed", None, "error")
+            self.ending.interrupt()
 
     def _hear_tracker(self) -> None:
         for notice in self._tracking.notices() if self._tracking else ():
