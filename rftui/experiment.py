@@ -17,6 +17,7 @@ from rftui.errors import INTERRUPTED, USAGE, UserError
 from rftui.fit import Fit
 from rftui.runs import Run
 
+
 class Experiment:
     """A named set of runs, kept in a directory; `run_fit` trains them.
 

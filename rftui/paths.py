@@ -17,12 +17,11 @@ from typing import IO, Any
 
 from rftui.errors import FAILED, UserError
 
-
 _taken: dict[str, str] = {}
 
 
 def take_environment() -> None:
-    """Take the RFTUI_* variables out of `os.environ`, so that no child of the script has them; `setting` keeps them."""
+    """Take the RFTUI_* variables out of `os.environ`, for the script's children; `setting` still has them."""
     _taken.update({name: os.environ.pop(name) for name in list(os.environ) if name.startswith("RFTUI_")})
 
 

@@ -41,7 +41,9 @@ def ls(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(dump([_summary(each) for each in found]))
     else:
-        print("\n".join([experiments_table(found, arguments.home), *filter(None, (each.incomplete for each in found))]))
+        print(
+            "\n".join([experiments_table(found, arguments.home), *filter(None, (each.incomplete for each in found))])
+        )
     return DONE
 
 
