@@ -5,6 +5,7 @@ import sys
 import pytest
 from datasets import Dataset, disable_progress_bars
 
+from rftui import training
 from rftui.automl import RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
 from rftui.checkpoints import CHECKPOINT_MARKER
@@ -53,6 +54,7 @@ def test_it_says_what_it_wrote_and_how_to_run_it(told, trained, tmp_path):
 
 
 def test_it_says_what_it_waits_for_before_anything_is_loaded(told, trained, monkeypatch):
+    monkeypatch.delattr(training, "eject_script", raising=False)
     monkeypatch.setitem(sys.modules, "rftui.training.eject_script", None)
     code, out, err = told("eject", "exp", "a")
     assert (code, out) == (1, "") and err.splitlines()[0] == "Loading torch and TRL..."
