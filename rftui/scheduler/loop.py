@@ -16,7 +16,6 @@ from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.control import Control
 from rftui.scheduler.ending import HOUSEKEEPING, Ending
-from rftui.scheduler.front import Front
 from rftui.scheduler.headless import Printer
 from rftui.scheduler.hosts import WorkerHost
 from rftui.scheduler.incidents import Incidents, one_line
@@ -86,7 +85,6 @@ class Scheduler:
         self.rules = Rules(self.registry)
         self.crew = Crew(self.registry, self.server, self.workers, self.turns, fit)
         self.ending = Ending(self.registry, self.server, self.workers, self.turns, self.crew, self.incidents, viewer)
-        self._front = Front()
         self._watch = Watch(self.registry, self.ending)
         self.store.when_full = self.ending.wait_for_room
         self.control = Control(self.ending, self.registry, self.turns, self.rules)
@@ -210,14 +208,8 @@ class Scheduler:
         guarded("looking after viewers", self.ending.look_after_viewers)
         guarded("saving runs that wait for room on the disk", self.turns.retries.look)
         guarded("estimating the time that is left", lambda: self.registry.estimate(len(self.workers.slots)))
-        guarded("looking for the process that started it", self._look_for_front)
-        guarded("watching the workers", self._watch.look)
+        guarded("watching what is waited for", self._watch.look)
         guarded("hearing the tracker", self._hear_tracker)
-
-    def _look_for_front(self) -> None:
-        if not self.ending.interrupted and self._front.gone():
-            self.registry.log("The rftui command that shows this progress was killed", None, "error")
-            self.ending.interrupt()
 
     def _hear_tracker(self) -> None:
         for notice in self._tracking.notices() if self._tracking else ():

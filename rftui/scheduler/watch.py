@@ -10,6 +10,7 @@ from typing import Any
 from rftui.formatting import format_duration
 from rftui.messages import Gone
 from rftui.scheduler.ending import Ending
+from rftui.scheduler.front import Front
 from rftui.scheduler.registry import Registry
 
 _SILENT = 30.0
@@ -28,6 +29,7 @@ class Watch:
     def __init__(self, registry: Registry, ending: Ending) -> None:
         self._registry = registry
         self._ending = ending
+        self._front = Front()
         self._silent: defaultdict[str, float] = defaultdict(float)  # seconds
         self._looked = time.monotonic()
         self._waited = self._told = 0.0  # seconds, since every run was to pause
@@ -42,7 +44,7 @@ class Watch:
                 self._registry.log(f"Worker {worker} responds again", None, "notice")
 
     def look(self) -> None:
-        """Tell what has been waited for too long."""
+        """Tell what has been waited for too long; interrupt what lost the process that shows it."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, _LONGEST_LOOK), now
         for name, device in self._registry.devices.items():
@@ -51,6 +53,9 @@ class Watch:
                 device.silent = True
                 self._registry.log(self._hangs(name), self._registry.runs.get(device.run or 0), "error")
                 self._registry.touch_device(name)
+        if not self._ending.interrupted and self._front.gone():
+            self._registry.log("The rftui command that shows this progress was killed", None, "error")
+            self._ending.interrupt()
         if self._ending.interrupted:
             self._waited += passed
             if self._waited - self._told > _REMIND:
