@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from conftest import Eyes, Play
+from fake_worker import FakeHost
 
 from rftui.paths import ExperimentDir
 from rftui.runs import DONE, STOPPED
@@ -33,7 +34,7 @@ def test_a_moved_home_is_resumed_and_cloned_where_it_lies_now(play, world, eyes,
     moved = ExperimentDir(new / experiment.name)
     assert len(paths(moved)) == 5 and all(path.is_dir() for path in paths(moved))
 
-    again = Play(moved, fit=None, devices="cpu", viewer=True)
+    again = Play(moved, fit=None, devices="cpu", viewer=True, host=FakeHost(world))
     later = Eyes(moved)
     later.until(lambda: later.schema)
     answer = later.ask("clone", 2, {"training_args.learning_rate": 1e-3}, warm=True)

@@ -5,6 +5,7 @@ import signal
 import threading
 
 import pytest
+from fake_worker import FakeHost
 
 from rftui.runs import DONE
 from rftui.scheduler import loop, watch
@@ -67,7 +68,7 @@ def test_without_a_screen_the_first_ctrl_c_is_answered_on_the_terminal_while_the
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert loop.run(experiment, 1, devices="cpu") == 130
+    assert loop.run(experiment, 1, devices="cpu", host=FakeHost(world)) == 130
     sender.join()
     pausing = (
         "Pausing all runs at their next step (reopening resumes them); Ctrl-C again ends at once, losing the steps"
