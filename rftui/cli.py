@@ -9,10 +9,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 from rftui import __version__
 from rftui.commands import doctor, eject, launch, listing, mlflow_ui, ops, samples, set_rules
+from rftui.commands.text import dump_line
 from rftui.config.nearest import nearest
 from rftui.errors import DONE, FAILED, INTERRUPTED, UserError
 from rftui.link import LinkLost
@@ -44,14 +46,16 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # names in any script, shown in a terminal of any encoding
+    given = sys.argv[1:] if argv is None else argv
+    fail = partial(_fail, json="--json" in _own(given))
     try:
-        code = _dispatch(sys.argv[1:] if argv is None else argv)
+        code = _dispatch(given)
         sys.stdout.flush()
         return code
     except UserError as fault:
-        return _fail(fault.code, *fault.lines)
+        return fail(fault.code, *fault.lines)
     except LinkLost as lost:
-        return _fail(FAILED, str(lost))
+        return fail(FAILED, str(lost))
     except BrokenPipeError:
         # The reader has seen enough; Python would complain when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,17 +65,26 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         with tempfile.NamedTemporaryFile("w", prefix="rftui-", suffix=".txt", delete=False, encoding="utf-8") as log:
             traceback.print_exc(file=log)
-        return _fail(FAILED, f"unexpected {type(error).__name__}: {error}; its traceback is in {log.name}")
+        return fail(FAILED, f"unexpected {type(error).__name__}: {error}; its traceback is in {log.name}")
 
 
-def _fail(code: int, *lines: str) -> int:
+def _fail(code: int, *lines: str, json: bool) -> int:
     for line in lines:
-        print(f"rftui: {line}", file=sys.stderr)
+        if json:
+            print(dump_line({"ok": False, "text": line}), flush=True)
+        else:
+            print(f"rftui: {line}", file=sys.stderr)
     return code
 
 
+def _own(argv: list[str]) -> list[str]:
+    """What is ours, and not a script's."""
+    return argv[: argv.index("--")] if "--" in argv else argv
+
+
 def _dispatch(argv: list[str]) -> int:
-    own, rest = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    own = _own(argv)
+    rest = argv[len(own) + 1 :]
     arguments, unknown = _parser().parse_known_args(own)
     command: Callable[[argparse.Namespace], int] = arguments.command
     if command is launch.run:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -15,9 +16,6 @@ from rftui import paths
 from rftui.errors import INTERRUPTED, USAGE, UserError
 from rftui.fit import Fit
 from rftui.runs import Run
-
-_environment: dict[str, str] = {}
-"""The RFTUI_* variables that this process was started with; they are taken out of `os.environ` for its children."""
 
 
 class Experiment:
@@ -36,11 +34,11 @@ class Experiment:
         mode: str | None = None,
     ) -> None:
         _refuse_children()
-        _environment.update({name: os.environ.pop(name) for name in list(os.environ) if name.startswith("RFTUI_")})
+        paths.take_environment()
         if mode not in (None, "fit"):
             _fail(UserError(f"mode {mode!r} is not supported: rftui trains models (mode='fit')"))
         self._asked = experiment_name
-        self._home = paths.home_dir(_environment.get("RFTUI_HOME") or experiment_path or experiments_path)
+        self._home = paths.home_dir(paths.setting("HOME") or experiment_path or experiments_path)
         self._directory: paths.ExperimentDir | None = None
         self._ended = False
 
@@ -119,8 +117,8 @@ class Experiment:
         try:
             number, code = self._schedule(fit)
         except UserError as fault:
-            if fault.code == USAGE and created and self._directory:
-                # Nothing was ever trained in it: the next try may have the name.
+            if fault.code == USAGE and created and self._directory and _never_trained(self._directory):
+                # The next try may have the name.
                 shutil.rmtree(self._directory.path, ignore_errors=True)
                 self._directory = None
             raise
@@ -137,28 +135,39 @@ class Experiment:
         from rftui.store import Store
 
         fit.check_disk(self._home)
+        first = self._directory is None
         if self._directory is None:
             self._directory = paths.create(self._home, self._asked)
             if self._directory.name != self._asked:
                 old = f"open the old one with `{paths.how_to_open(paths.ExperimentDir(self._home / self._asked))}`"
                 fit.notices.insert(0, f"experiment {self._asked!r} exists; this one is named {self.name!r} ({old})")
-                print(fit.notices[0], flush=True)
-            store = Store.create(self._directory.db)
-        else:
-            store = Store(self._directory.db)
-        try:
-            number = fit.write(self._directory, store)
-        finally:
-            store.close()
-        rendezvous = _environment.get("RFTUI_RENDEZVOUS")
+        with self._directory.hold():  # so that it is seen to be loading
+            with closing(Store.create(self._directory.db) if first else Store(self._directory.db)) as store:
+                number = fit.write(self._directory, store)
+        rendezvous = paths.setting("RENDEZVOUS")
         code = loop.run(
             self._directory,
             fit=number,
             rendezvous=Path(rendezvous) if rendezvous else None,
-            devices=_environment.get("RFTUI_DEVICES", "auto"),
-            viewer=_environment.get("RFTUI_VIEWER") == "1",
+            devices=paths.setting("DEVICES") or "auto",
+            viewer=paths.setting("VIEWER") == "1",
         )
         return number, code
+
+
+def _never_trained(directory: paths.ExperimentDir) -> bool:
+    """Whether no run in it was ever given a turn."""
+    from rftui.store import Store
+
+    if any((directory.path / "runs").iterdir()):
+        return False
+    if not directory.db.exists():
+        return True
+    try:
+        with closing(Store.read(directory.db)) as store:
+            return all(run.turns == 0 for run in store.runs())
+    except UserError:
+        return False
 
 
 def _refuse_children() -> None:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from rftui.errors import FAILED, UserError
 from rftui.link import LinkLost, Viewer, unreachable
-from rftui.paths import ExperimentDir
+from rftui.paths import ExperimentDir, shell_home
 
 _PATIENCE = 5.0
 """Seconds that a script gets to end by itself before it is killed."""
@@ -132,7 +132,12 @@ def prepare(home: Path, devices: str | None) -> tuple[BinaryIO, Path, Path, dict
         output = open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
     except OSError as error:
         raise UserError(f"cannot write to {home}: {error.strerror}; choose another place with --home DIR") from error
-    environment = os.environ | {"RFTUI_HOME": str(home), "RFTUI_RENDEZVOUS": str(rendezvous)}
+    environment = os.environ | {
+        "RFTUI_HOME": str(home),
+        "RFTUI_SHELL_HOME": str(shell_home()),
+        "RFTUI_RENDEZVOUS": str(rendezvous),
+    }
+    environment.pop("RFTUI_FRONT", None)  # that of a script which calls rftui is none of ours
     return output, log, rendezvous, environment | ({"RFTUI_DEVICES": devices} if devices else {})
 
 

@@ -17,10 +17,28 @@ from typing import IO, Any
 
 from rftui.errors import FAILED, UserError
 
+_taken: dict[str, str] = {}
+
+
+def take_environment() -> None:
+    """Take the RFTUI_* variables out of `os.environ`, for the script's children; `setting` still has them."""
+    _taken.update({name: os.environ.pop(name) for name in list(os.environ) if name.startswith("RFTUI_")})
+
+
+def setting(name: str) -> str | None:
+    """The variable RFTUI_`name` that this process was started with, or has now."""
+    return os.environ.get(f"RFTUI_{name}") or _taken.get(f"RFTUI_{name}")
+
 
 def home_dir(home: str | os.PathLike[str] | None = None) -> Path:
     """Where experiments live: `home`, else $RFTUI_HOME, else ./rftui_experiments. Made absolute, not created."""
-    return Path(home or os.environ.get("RFTUI_HOME") or "rftui_experiments").expanduser().absolute()
+    return Path(home or setting("HOME") or "rftui_experiments").expanduser().absolute()
+
+
+def shell_home() -> Path:
+    """Where the user's own shell looks for experiments; a scheduler that was started by a viewer has that one's
+    --home as its RFTUI_HOME."""
+    return Path(setting("SHELL_HOME") or home_dir())
 
 
 @dataclass(frozen=True)
@@ -101,6 +119,13 @@ class ExperimentDir:
         file.write(str(os.getpid()))
         file.flush()
         return file
+
+    def hold(self) -> IO[str]:
+        """The same lock. Raises UserError where another process holds it."""
+        lock = self.lock()
+        if lock is None:
+            raise UserError(f"{self.name} is already running; `{how_to_open(self)}` attaches to it", code=FAILED)
+        return lock
 
     def lock_worker(self) -> IO[str]:
         """The lock that says that a worker lives, shared with other workers. A worker inherits the returned file."""
@@ -191,8 +216,8 @@ def find(home: Path, name: str) -> ExperimentDir:
 
 
 def how_to_open(experiment: ExperimentDir) -> str:
-    """The command that opens it, as it must be typed in this shell."""
-    elsewhere = "" if experiment.home == home_dir() else f" --home {shlex.quote(str(experiment.home))}"
+    """The command that opens it, as it must be typed in the user's shell."""
+    elsewhere = "" if experiment.home == shell_home() else f" --home {shlex.quote(str(experiment.home))}"
     return f"rftui open {shlex.quote(experiment.name)}{elsewhere}"
 
 

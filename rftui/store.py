@@ -15,7 +15,7 @@ from typing import Any
 from rftui.errors import FAILED, UserError
 from rftui.messages import Command, Event, Reply
 from rftui.metrics import Metrics
-from rftui.paths import sync
+from rftui.paths import ExperimentDir, sync
 from rftui.redaction import redact
 from rftui.runs import Run
 
@@ -205,11 +205,19 @@ class Store(Metrics):
         self._write("UPDATE runs SET data = ? WHERE id = ?", (run.to_json(), run.id))
 
     def runs(self) -> list[Run]:
-        return [Run.from_json(data) for (data,) in self._db.execute("SELECT data FROM runs ORDER BY id")]
+        return [self._read_run(data) for (data,) in self._db.execute("SELECT data FROM runs ORDER BY id")]
 
     def run(self, number: int) -> Run | None:
         row = self._db.execute("SELECT data FROM runs WHERE id = ?", (number,)).fetchone()
-        return Run.from_json(row[0]) if row else None
+        return self._read_run(row[0]) if row else None
+
+    def _read_run(self, data: str) -> Run:
+        """With its paths where the experiment lies now: its directory may have been moved since it was written."""
+        run = Run.from_json(data)
+        folder = ExperimentDir(self._path.absolute().parent).run(run.id)
+        run.checkpoint = str(folder.checkpoints / Path(run.checkpoint).name) if run.checkpoint else None
+        run.final = str(folder.final) if run.final else None
+        return run
 
     # ------------------------------------------------------------ events, journal, turns
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rftui.automl.ranking import best
 from rftui.errors import FAILED, UserError
+from rftui.formatting import clean
 from rftui.paths import ExperimentDir
 from rftui.runs import QUEUED, RUNNING, STOPPED, STOPPING, WAITING, Run
 from rftui.store import Store
@@ -20,6 +21,15 @@ class View:
     state: str
     runs: list[Run]
 
+    @property
+    def incomplete(self) -> str:
+        """That it has no runs to show or train, and what to do; "" where it has some, or gets them just now."""
+        if self.runs or self.state != "interrupted":
+            return ""
+        name = clean(self.experiment.name, 60)
+        what = f"{name} was interrupted before its runs were written"
+        return f"{what}: run its script again, and remove {self.experiment.path}"
+
 
 def view(experiment: ExperimentDir) -> View:
     """What the database says; without a scheduler, what the next one will make of it. Raises UserError."""
@@ -32,7 +42,7 @@ def view(experiment: ExperimentDir) -> View:
         return View(experiment, ("running" if busy else "idle") if begun else "loading", runs)
     left = {RUNNING: WAITING, STOPPING: STOPPED}
     runs = [replace(run, state=left.get(run.state, run.state), device=None) for run in runs]
-    return View(experiment, "interrupted" if any(run.active for run in runs) else "done", runs)
+    return View(experiment, "interrupted" if not runs or any(run.active for run in runs) else "done", runs)
 
 
 def find_run(runs: list[Run], wanted: str) -> Run:

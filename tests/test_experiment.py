@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset, DatasetDict, load_from_disk
 
 import rftui.scheduler
-from rftui import experiment as module
+from rftui import connect, paths
 from rftui import fit as fit_module
 from rftui.automl import (
     List,
@@ -73,15 +73,16 @@ def trained(monkeypatch, tmp_path):
 
     def run(directory, **how):
         calls.append((directory, how))
+        run.started(directory, Store(directory.db).rows)
         if run.fault:
             raise run.fault
         return run.code
 
-    run.code, run.fault = 0, None
+    run.code, run.fault, run.started = 0, None, lambda made, rows: None
     loop, store = types.SimpleNamespace(run=run), types.SimpleNamespace(Store=Store)
     monkeypatch.setattr(rftui.scheduler, "loop", loop, raising=False)
     monkeypatch.setitem(sys.modules, "rftui.store", store)
-    monkeypatch.setattr(module, "_environment", {})
+    monkeypatch.setattr(paths, "_taken", {})
     monkeypatch.setattr(Store, "kept", {})
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     monkeypatch.setenv("RFTUI_HOME", str(tmp_path / "home"))
@@ -114,14 +115,21 @@ def test_a_fit_is_written_and_handed_to_the_scheduler(trained, monkeypatch, tmp_
     assert (spec.num_chunks, spec.seed, spec.has_eval, len(spec.run_configs)) == (2, 7, True, 2)
 
 
-def test_a_second_fit_is_in_the_same_experiment_and_a_second_experiment_is_not(trained, capsys):
+def test_the_home_is_still_known_when_a_script_connects_after_it_made_its_experiment(trained, tmp_path):
+    experiment = Experiment("first")
+    experiment.run_fit(CONFIGS, train_dataset=ROWS)
+    experiment.path.joinpath("experiment.db").touch()
+    assert connect("first").experiment.path == experiment.path == tmp_path / "home" / "first"
+
+
+def test_a_second_fit_is_in_the_same_experiment_and_a_second_experiment_is_not(trained):
     experiment = Experiment("same")
     assert [run.id for run in experiment.run_fit(CONFIGS, train_dataset=ROWS)] == [1, 2]
     assert [run.id for run in experiment.run_fit(CONFIGS, train_dataset=ROWS)] == [3, 4]
     other = Experiment("same")
     other.run_fit(CONFIGS, train_dataset=ROWS)
     assert (experiment.name, other.name) == ("same", "same-2")
-    assert "rftui open same" in capsys.readouterr().out and "rftui open same" in store_of(other).said[0]
+    assert "rftui open same" in store_of(other).said[0]  # which the scheduler prints
 
 
 def test_other_spellings_and_the_fit_of_few_rows(trained):
@@ -293,6 +301,28 @@ def test_faults_leave_no_experiment_so_that_the_next_try_has_its_name(trained, t
     trained[0].fault = None
     experiment.run_fit(CONFIGS, None, ROWS)
     assert experiment.name == "f"
+
+
+def test_no_experiment_that_has_trained_is_removed_whatever_the_exit_code(trained):
+    trained[0].fault = UserError("the database was written by a newer rftui")
+    for number, started in enumerate((lambda made, rows: (made.path / "runs" / "1").mkdir(), _given_a_turn)):
+        experiment = Experiment(f"f{number}")
+        trained[0].started = started
+        with pytest.raises(UserError):
+            experiment.run_fit(CONFIGS, None, ROWS)
+        assert experiment.path and experiment.path.is_dir()
+
+
+def _given_a_turn(made, rows):
+    made.db.touch()
+    rows[0].turns = 1
+
+
+def test_while_a_fit_is_written_the_experiment_is_seen_to_be_loading(trained, monkeypatch):
+    seen = []
+    monkeypatch.setattr(fit_module.Fit, "write", lambda fit, directory, store: seen.append(directory.alive()) or 1)
+    Experiment("f").run_fit(CONFIGS, None, ROWS)
+    assert seen == [True]
 
 
 def test_faults_of_a_later_fit_leave_what_was_trained_before(trained):

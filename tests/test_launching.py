@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from rftui import launching
+from rftui import launching, paths
 from rftui.errors import FAILED, UserError
 from rftui.link_server import Server
 from rftui.messages import ExperimentInfo, Snapshot
@@ -70,3 +70,18 @@ def test_a_script_that_is_ended_takes_its_children_along(tmp_path, monkeypatch, 
     psutil.wait_procs([child], 60)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     launch.end()
+
+
+def test_the_command_that_a_scheduler_prints_works_in_the_shell_of_its_viewer(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "_taken", {})
+    monkeypatch.setenv("RFTUI_HOME", str(tmp_path / "of the shell"))
+    for home, needed in ((tmp_path / "of the shell", False), (tmp_path / "given", True)):
+        output, *_, environment = launching.prepare(home, None)
+        output.close()
+        with monkeypatch.context() as scheduler:
+            for name, value in environment.items():
+                scheduler.setenv(name, value)
+            for _ in range(2):
+                assert ("--home" in paths.how_to_open(paths.ExperimentDir(home / "e"))) == needed
+                paths.take_environment()  # as `Experiment` does
+        paths._taken.clear()

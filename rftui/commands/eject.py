@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def eject(arguments: argparse.Namespace) -> int:
     devices = {turn["run"]: turn["device"] for turn in turns}  # the last one of each
     lineage = [(each, devices.get(each.id, "").startswith("gpu")) for each in _lineage(runs, run)]
 
-    from rftui.training import eject_script as training  # it loads TRL
+    print("Loading torch and TRL...", file=sys.stderr, flush=True)
+    from rftui.training import eject_script as training
 
     training.eject(experiment, lineage, goal, file, beside)
     which = f"run {run.id} ({clean(run.name)})" + "".join(f" after run {each.id}" for each, _ in lineage[-2::-1])

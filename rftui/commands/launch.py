@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from rftui.commands.text import has_terminal
 from rftui.errors import DONE, FAILED, INTERRUPTED, USAGE, UserError
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.runs import QUEUED, Run
+from rftui.tracking import outbox
 from rftui.views import view
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,6 +41,8 @@ def open_experiment(arguments: argparse.Namespace) -> int:
     """Attach to an experiment, or start its scheduler again first."""
     experiment = paths.find(arguments.home, arguments.name)
     alive = experiment.alive()
+    if not alive and (fault := view(experiment).incomplete):
+        raise UserError(fault, code=FAILED)
     if arguments.headless or not has_terminal():
         if alive:
             name, holder = experiment.name, (experiment.path / "lock").read_text()
@@ -48,6 +52,8 @@ def open_experiment(arguments: argparse.Namespace) -> int:
         runs = view(experiment).runs
         if not any(run.active for run in runs):
             print(f"{experiment.name}: nothing left to train; see its runs with rftui show {experiment.name}")
+            for notice in [] if arguments.readonly else outbox.send_rest(experiment):
+                print(notice)
             return _code(runs)
         return _plain(launching.reopening(experiment), experiment.name, arguments)
     watch = _viewer(arguments)
@@ -107,6 +113,7 @@ def _plain(argv: list[str], title: str, arguments: argparse.Namespace) -> int:
     """Run a scheduler as a child whose stdout is ours; what it writes to stderr goes to a log."""
     log, path, rendezvous, environment = launching.prepare(arguments.home, arguments.devices)
     environment = {"PYTHONIOENCODING": ":replace", "PYTHONUNBUFFERED": "1"} | environment  # a print must not end it
+    environment |= {"RFTUI_FRONT": str(os.getpid())}  # which it ends with, however we end
     children: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: FrameType | None) -> None:

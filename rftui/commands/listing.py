@@ -41,7 +41,9 @@ def ls(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(dump([_summary(each) for each in found]))
     else:
-        print(experiments_table(found, arguments.home))
+        print(
+            "\n".join([experiments_table(found, arguments.home), *filter(None, (each.incomplete for each in found))])
+        )
     return DONE
 
 
@@ -84,6 +86,8 @@ def show(arguments: argparse.Namespace) -> int:
         print(dump({"name": experiment.name, "state": found.state, "path": str(experiment.path), "runs": runs}))
     else:
         print(f"{experiment.name}: {found.state}, {len(found.runs)} runs, {experiment.path}")
+        if found.incomplete:
+            print(found.incomplete)
         if found.runs:
             print(_runs_table(found.runs))
         for run in found.runs:

@@ -137,7 +137,8 @@ class Event:
 
 @dataclass
 class Device:
-    """A worker and its device. Memory in bytes; `load` in 0..1; None where it is not known."""
+    """A worker and its device. Memory in bytes; `load` in 0..1; None where it is not known. `silent`: its worker has
+    not responded for a while, and may hang."""
 
     name: str
     state: str = "starting"  # starting, ready, lost
@@ -146,6 +147,7 @@ class Device:
     memory_used: int | None = None
     memory_total: int | None = None
     load: float | None = None
+    silent: bool = False
 
 
 @dataclass

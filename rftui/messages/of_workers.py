@@ -182,8 +182,9 @@ class Unsaved:
 @dataclass
 class Failed:
     """`cause`: "memory" (it ran out of it), "child" (one of its own processes died), "device" (which is broken: the
-    worker ends itself), "diverged" (its loss or gradient is not finite), "" for any other. After the first three it
-    may go on from its last checkpoint, once."""
+    worker ends itself), "diverged" (its loss or gradient is not finite), "directory" (that of its script is not
+    there), "" for any other. After the first three it may go on from its last checkpoint, once; after "directory" it
+    is stopped."""
 
     run: int
     error: str

@@ -30,7 +30,8 @@ _LINGER = 10.0
 class Ending:
     """`begun`: no turn is given any longer. `interrupted`: every run stops at its next step. `trouble`: why nothing
     goes on, and `kept`: the database can still be written. `waits_for_viewers`: it stays, idle, for ops. `held`:
-    reports that came while the disk was full, and are still to be taken in."""
+    reports that came while the disk was full, and are still to be taken in. `at_once`: how the user ends what an
+    interrupt waits for."""
 
     def __init__(
         self,
@@ -47,6 +48,8 @@ class Ending:
         self.kept = True
         self.trouble: UserError | None = None
         self.waits_for_viewers = waits_for_viewers
+        watched = f"kill -INT {registry.info.pid}" if waits_for_viewers else "Ctrl-C again"
+        self.at_once = f"{watched} ends at once, losing the steps since the last checkpoints"
         self._registry = registry
         self._server = server
         self._workers = workers
@@ -68,7 +71,7 @@ class Ending:
         self.interrupted = True
         text = "Pausing all runs at their next step"
         self._registry.set_info(self._registry.info.state, text)
-        self._registry.log(f"{text} (reopening resumes them)", None, "notice")
+        self._registry.log(f"{text} (reopening resumes them); {self.at_once}", None, "notice")
         self.begin()
 
     def look_after_viewers(self) -> None:

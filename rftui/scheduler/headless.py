@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -14,11 +15,15 @@ _EVERY = 5.0
 
 
 class Printer:
-    """Prints events as they come, a progress line at most every few seconds, and a table at the end."""
+    """Prints events as they come, a progress line at most every few seconds, and a table at the end.
 
-    def __init__(self, registry: Registry) -> None:
+    Events that were there before it are known, but for those since `fit` was written: its notices."""
+
+    def __init__(self, registry: Registry, fit: int | None = None) -> None:
         self._registry = registry
-        self._last_event = max((event.id for event in registry.store.events(1)), default=0)
+        store = registry.store
+        began = next((each["created"] for each in store.fits() if each["id"] == fit), math.inf)
+        self._last_event = max((event.id for event in store.events() if event.time < began), default=0)
         self._last = 0.0
 
     def print(self) -> None:

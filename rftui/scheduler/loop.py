@@ -24,6 +24,7 @@ from rftui.scheduler.recovery import discard_deleted
 from rftui.scheduler.registry import Registry
 from rftui.scheduler.signals import caught
 from rftui.scheduler.turns import Turns
+from rftui.scheduler.watch import Watch
 from rftui.scheduler.workers import Crew, Workers
 from rftui.store import Store, Unwritten
 from rftui.tracking.outbox import Outbox
@@ -48,11 +49,7 @@ def run(
     found before any started, where another scheduler has the experiment, no worker can be started, or the database
     cannot be written any more (then with the code 130).
     """
-    lock = experiment.lock()
-    if lock is None:
-        name = experiment.name
-        raise UserError(f"{name} is already running; `rftui open {name}` attaches to it", code=FAILED)
-    with lock:
+    with experiment.hold():
         try:
             scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer, host)
         except OSError as error:
@@ -88,9 +85,10 @@ class Scheduler:
         self.rules = Rules(self.registry)
         self.crew = Crew(self.registry, self.server, self.workers, self.turns, fit)
         self.ending = Ending(self.registry, self.server, self.workers, self.turns, self.crew, self.incidents, viewer)
+        self._watch = Watch(self.registry, self.ending)
         self.store.when_full = self.ending.wait_for_room
         self.control = Control(self.ending, self.registry, self.turns, self.rules)
-        self._printer = Printer(self.registry)
+        self._printer = Printer(self.registry, fit)
         self._tracking: Outbox | None = None  # once there is something to track
 
     # ------------------------------------------------------------ the loop
@@ -151,6 +149,7 @@ class Scheduler:
         match message:
             case messages.Report(worker, incarnation, reports):
                 if self.workers.current(worker, incarnation):
+                    self._watch.heard(worker, reports)
                     for report in reports:
                         if not (self.ending.begun and isinstance(report, messages.Gone)):
                             self._heard(worker, report)
@@ -209,6 +208,7 @@ class Scheduler:
         guarded("looking after viewers", self.ending.look_after_viewers)
         guarded("saving runs that wait for room on the disk", self.turns.retries.look)
         guarded("estimating the time that is left", lambda: self.registry.estimate(len(self.workers.slots)))
+        guarded("watching what is waited for", self._watch.look)
         guarded("hearing the tracker", self._hear_tracker)
 
     def _hear_tracker(self) -> None:

@@ -120,6 +120,10 @@ class RunReports:
                     self._turns.halt(self._registry.runs[other], self._turns.placements[other].leaving or MOVE)
         elif run.state == DELETED:
             run.before, run.error, run.failure = FAILED, error, cause
+        elif cause == "directory":  # nothing is wrong with the run: it can go on when that is there again
+            self._turns.go_back(run, keep=True)
+            run.error = error
+            self._registry.log(f"Run {run.id} stopped: {error}", run, "error")
         else:
             run.state, run.error, run.failure = FAILED, error, cause
             if cause == "memory":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 from rftui.paths import ExperimentDir, how_to_open
 from rftui.tracking.trackers import target
@@ -112,6 +113,16 @@ class Outbox:
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
         self._process = process
+
+
+def send_rest(experiment: ExperimentDir, patience: float = 30.0) -> list[str]:
+    """Send what the tracker still lacks of an experiment that no scheduler holds, for at most so many seconds; what is
+    to be said of it, a line each."""
+    tracking, until = Outbox(experiment), time.monotonic() + patience
+    while not (ended := tracking.close(0.2)) and time.monotonic() < until:
+        pass
+    slow = [] if ended else ["tracking has not ended: what it does not send is sent when the experiment is opened"]
+    return tracking.notices() + slow
 
 
 def start(experiment: ExperimentDir) -> Outbox:

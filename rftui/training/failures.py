@@ -13,6 +13,7 @@ from types import FrameType
 import torch
 
 from rftui.errors import UserError
+from rftui.training.process_state import NoDirectory
 
 _FULL = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|_ALLOC_FAILED", re.I)
 _DEAD_CHILD = re.compile(r"DataLoader worker \(pid")
@@ -60,6 +61,8 @@ def unregistered(error: BaseException) -> str:
 def cause(error: BaseException) -> str:
     """What kind of failure `error` is, as `messages.Failed` says it."""
     chain = list(_chain(error))
+    if isinstance(error, NoDirectory):
+        return "directory"
     if any(isinstance(part, (torch.OutOfMemoryError, MemoryError)) or _FULL.search(_text(part)) for part in chain):
         return "memory"
     # A child that dies while a batch is fetched from it is still alive for torch, which passes the broken link on.

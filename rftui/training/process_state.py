@@ -1,5 +1,5 @@
-"""The process-wide state that a trainer leaves behind and finds again: random generators, accelerate's singletons and
-torch's switches.
+"""The process-wide state that a trainer leaves behind and finds again: random generators, accelerate's singletons,
+torch's switches and the working directory.
 
 Two trainers that take turns in one process would otherwise draw from one generator, and a sibling's
 `sync_gradients=False` would silently skip optimizer steps.
@@ -7,12 +7,15 @@ Two trainers that take turns in one process would otherwise draw from one genera
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any, NamedTuple
 
 import numpy
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
+
+from rftui.errors import UserError
 
 _SINGLETONS = (PartialState, AcceleratorState, GradientState)
 
@@ -69,19 +72,44 @@ def _set_switches(switches: Switches) -> None:
 _AT_FIRST = _switches()
 
 
+class NoDirectory(UserError):
+    """The directory that the relative paths of a run are meant from is not there; nothing else is wrong with it."""
+
+
+def work_in(directory: str | None) -> None:
+    """Make it the working directory; None is one that was removed meanwhile. Raises NoDirectory."""
+    if directory == _directory():
+        return
+    try:
+        os.chdir(directory or "")
+    except OSError as error:
+        where = f"the script's directory {directory}" if directory else "its working directory"
+        raise NoDirectory(f"{where} cannot be entered ({error.strerror}): put it back, then resume") from error
+
+
+def _directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
 class ProcessState(NamedTuple):
     rng: Rng
     singletons: list[dict[str, Any]]
     switches: Switches
+    directory: str | None
 
 
 def capture() -> ProcessState:
-    return ProcessState(rng(), [dict(singleton._shared_state) for singleton in _SINGLETONS], _switches())
+    shared = [dict(singleton._shared_state) for singleton in _SINGLETONS]
+    return ProcessState(rng(), shared, _switches(), _directory())
 
 
 def restore(state: ProcessState | None) -> None:
     """Put `state` back; None is the state of a process in which no trainer was made yet (its generators are seeded
-    by the trainer itself). The dictionaries are refilled, never replaced: every live object points at them."""
+    by the trainer itself). The dictionaries are refilled, never replaced: every live object points at them. Raises
+    NoDirectory."""
     for number, singleton in enumerate(_SINGLETONS):
         singleton._shared_state.clear()
         if state:
@@ -91,3 +119,4 @@ def restore(state: ProcessState | None) -> None:
         _set_switches(now)
     if state:
         set_rng(state.rng)
+        work_in(state.directory)

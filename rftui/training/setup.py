@@ -8,6 +8,7 @@ from typing import Any
 from rftui.config.spec import Spec
 from rftui.errors import UserError
 from rftui.training import failures
+from rftui.training.process_state import work_in
 
 
 class Setup:
@@ -19,9 +20,12 @@ class Setup:
         self._known: dict[str, Any] = {}
 
     def load(self, path: Path) -> Spec:
-        """The spec, made anew but for the classes that its `setup_fn` has registered. Raises UserError where that
-        raised, or where another fit has set the process up otherwise: neither would train as it would alone."""
+        """The spec, made anew but for the classes that its `setup_fn` has registered, and the process in the
+        directory from which the relative paths of its configs and functions are meant. Raises UserError where that is
+        not there, where `setup_fn` raised, or where another fit has set the process up otherwise: none would train as
+        it would alone."""
         spec = Spec.load(path, self._known)
+        work_in(spec.cwd)
         if self._ran and self._ran != [spec.setup_fn]:
             raise UserError(
                 "another run_fit has set this worker up with another setup_fn: reopen the experiment when the runs of "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,8 @@ class TrainerBuilder:
 
     def spec(self, fit: int) -> Spec:
         """What one `run_fit` was given, made anew: nothing of it was seen or changed by another run. The first time,
-        its `setup_fn` is run. Raises UserError."""
-        spec = self._setup.load(self._experiment.spec(fit))
-        os.chdir(spec.cwd)  # relative paths in configs and in the user's functions
-        return spec
+        its `setup_fn` is run. The process works in the script's directory from then on. Raises UserError."""
+        return self._setup.load(self._experiment.spec(fit))
 
     def build(self, run: Run) -> Built:
         """The run's trainer. Called by the thread that holds the floor. Raises UserError, and what TRL raises."""

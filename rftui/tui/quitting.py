@@ -13,6 +13,9 @@ from rftui.tui.run_ops import Ops
 from rftui.tui.screens.confirm import ConfirmScreen
 from rftui.tui.screens.quit import PurgeScreen, QuitScreen
 
+_ENDED = ("done", "interrupted")
+"""States of an experiment whose scheduler has put everything down."""
+
 
 class Quitting:
     """`leaving` is the exit code once the scheduler was told to end. `ended`: the user left before the script served,
@@ -92,4 +95,13 @@ class Quitting:
             return [f"{launch.title} is still running; rftui ls shows its experiment{output}"]
         late = [(command.op, self._board.runs[command.run]) for command in self._ops.unanswered]
         not_done = [f"Not done: {op} run {run.id} {clean(run.name)}" for op, run in late]
-        return [] if self._board.faults else summary(self._board) + not_done
+        return [] if self._board.faults else summary(self._board) + not_done + self._still_closing(launch)
+
+    def _still_closing(self, launch: Launch) -> list[str]:
+        """What the scheduler does yet, whose end was asked for and not awaited."""
+        info = self._board.experiment
+        if self.leaving is None or info is None or info.state in _ENDED or launch.exit_status is not None:
+            return []
+        steps = [f"run {device.run} on {device.name}" for device in self._board.devices.values() if device.run]
+        what = f"waiting for the step of {' and of '.join(steps)}" if steps else "its workers save their runs"
+        return [f"Still closing: {what}; rftui ls shows when it has ended, kill -INT {info.pid} ends it at once"]

@@ -1,8 +1,11 @@
 """`eject`: what it refuses, and what it says it wrote."""
 
+import sys
+
 import pytest
 from datasets import Dataset, disable_progress_bars
 
+from rftui import training
 from rftui.automl import RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
 from rftui.checkpoints import CHECKPOINT_MARKER
@@ -39,7 +42,7 @@ def trained(make):
 
 def test_it_says_what_it_wrote_and_how_to_run_it(told, trained, tmp_path):
     code, out, err = told("eject", "exp", "a")
-    assert (code, err) == (0, "") and out == (
+    assert (code, err) == (0, "Loading torch and TRL...\n") and out == (
         "wrote exp-run1.py and exp-run1_files/, run 1 (a) in plain TRL, which makes its final/ again: "
         "python exp-run1.py [OUT]\n"
     )
@@ -48,6 +51,13 @@ def test_it_says_what_it_wrote_and_how_to_run_it(told, trained, tmp_path):
     assert code == 0 and "run 2 (b) after run 1 in plain TRL, which makes its checkpoint at step 3 again" in out
     assert out.endswith(": python 'the clone.py' [OUT]\n") and (tmp_path / "the clone_files").is_dir()
     assert "def run_2(out: Path, start: Path)" in (tmp_path / "the clone.py").read_text()
+
+
+def test_it_says_what_it_waits_for_before_anything_is_loaded(told, trained, monkeypatch):
+    monkeypatch.delattr(training, "eject_script", raising=False)
+    monkeypatch.setitem(sys.modules, "rftui.training.eject_script", None)
+    code, out, err = told("eject", "exp", "a")
+    assert (code, out) == (1, "") and err.splitlines()[0] == "Loading torch and TRL..."
 
 
 def test_nothing_is_overwritten(told, trained, tmp_path):
@@ -86,7 +96,7 @@ def test_what_cannot_be_ejected_is_told_in_one_line(told, trained, tmp_path, arg
 def test_a_script_of_an_experiment_whose_start_is_torn_is_refused(told, trained):
     (trained.run(2).start / CHECKPOINT_MARKER).unlink()
     code, _, err = told("eject", "exp", "2")
-    assert (code, err.count("\n")) == (1, 1) and "not whole" in err
+    assert (code, err.count("\n")) == (1, 2) and "not whole" in err.splitlines()[1]
 
 
 def test_the_last_turn_tells_the_device(told, trained, monkeypatch):

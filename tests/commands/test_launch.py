@@ -14,6 +14,8 @@ from rftui import launching
 from rftui.cli import main
 from rftui.commands import launch
 from rftui.runs import Run
+from rftui.tracking import outbox
+from rftui.tracking.ledger import count_unsent
 
 RENDEZVOUS = """
 import json, os, pathlib
@@ -113,11 +115,26 @@ def test_open_without_a_terminal_leaves_a_running_experiment_alone(rftui, make):
 def test_open_without_a_terminal_takes_up_what_is_left(make, monkeypatch):
     started = []
     monkeypatch.setattr(launch, "_plain", lambda argv, title, arguments: started.append(argv) or 0)
+    monkeypatch.setattr(outbox, "send_rest", lambda experiment: [])
     make(Run(0, "a", state="done"), Run(0, "b", state="failed"), name="over")
     assert main(["open", "over", "--headless"]) == 1 and not started
     made = make(Run(0, "a"))
     assert main(["open", "exp", "--headless"]) == 0
     assert started == [["-m", "rftui.scheduler", "exp", "--home", str(made.home)]]
+
+
+def test_open_without_a_terminal_sends_what_the_tracker_still_lacks(told, make, tmp_path):
+    made = make(Run(0, "a", state="done"), points=[(1, "loss", 1, 0.5)])
+    assert count_unsent(made) == 1
+    assert told("--readonly", "open", "exp", "--headless")[0] == 0 and count_unsent(made) == 1
+    code, out, err = told("open", "exp", "--headless")
+    assert (code, err) == (0, "") and out.startswith("exp: nothing left to train") and out.count("\n") == 1
+    assert count_unsent(made) == 0 and (tmp_path / "home" / "mlflow.db").exists()
+
+
+def test_a_script_knows_the_process_that_it_ends_with(script, rftui):
+    path = script("import os; print(os.environ['RFTUI_FRONT'] == str(os.getppid()))")
+    assert rftui("run", path, "--headless").stdout == "True\n"
 
 
 # ---------------------------------------------------------------- on a terminal

@@ -116,3 +116,15 @@ def test_a_database_that_cannot_be_read_does_not_hide_the_others(told, make):
     code, out, err = told("ls")
     assert code == 0 and "exp" in out and "broken" in err and "Traceback" not in err
     assert told("show", "broken")[0] == 1
+
+
+def test_an_experiment_that_was_killed_before_its_runs_were_written_is_not_done(told, make):
+    made = make()
+    advice = f"exp was interrupted before its runs were written: run its script again, and remove {made.path}"
+    assert [each["state"] for each in json.loads(told("ls", "--json")[1])] == ["interrupted"]
+    assert told("ls")[1].splitlines()[-1] == advice
+    assert advice in told("show", "exp")[1].splitlines()
+    assert told("open", "exp") == told("open", "exp", "--headless") == (1, "", f"rftui: {advice}\n")
+    with made.lock():
+        assert [each["state"] for each in json.loads(told("ls", "--json")[1])] == ["loading"]
+        assert advice not in told("show", "exp")[1]

@@ -62,3 +62,29 @@ def test_what_nobody_foresaw_leaves_a_traceback_in_a_file_only(told, monkeypatch
     with open(err.split()[-1]) as log:
         assert "ZeroDivisionError" in log.read()
     os.remove(err.split()[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["stop", "nowhere", "1", "--json"], 1, "no experiment 'nowhere'"),
+        (["show", "nowhere", "--json"], 1, "no experiment 'nowhere'"),
+        (["clone", "exp", "1", "--set", "lr", "--json"], 2, "--set lr: write it as KNOB=VALUE"),
+        (["stop", "exp", "7", "--json"], 1, "no run '7'"),
+        (["stop", "exp", "1", "--json"], 1, "already done"),
+        (["--readonly", "stop", "exp", "1", "--json"], 2, "--readonly"),
+        (["stop", "exp", "--json"], 2, "required: RUN"),
+        (["rules", "exp", "on", "nothing", "--json"], 2, "nothing"),
+    ],
+)
+def test_with_json_a_fault_found_before_anything_is_asked_is_json_too(told, make, arguments, code, text):
+    make(Run(0, "a", state="done"))
+    status, out, err = told(*arguments)
+    said = [json.loads(line) for line in out.splitlines()]
+    assert (status, err) == (code, "") and len(said) == 1
+    assert said[0].keys() == {"ok", "text"} and said[0]["ok"] is False and text in said[0]["text"]
+
+
+def test_a_scripts_own_json_option_changes_no_fault(told):
+    code, out, err = told("run", "nothing.py", "--", "--json")
+    assert (code, out) == (2, "") and err.startswith("rftui: no script nothing.py")

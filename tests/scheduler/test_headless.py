@@ -101,3 +101,16 @@ def test_training_goes_on_when_nobody_reads_its_lines_any_more():
     process.stdout.close()
     assert process.stderr.read() == b"still here" and process.wait() == 0
     process.stderr.close()
+
+
+def test_the_notices_of_a_fit_are_printed_once(play, experiment, world, capsys):
+    store = Store(experiment.db)
+    store.log("of an earlier fit", level="notice")
+    fit = store.add_fit(num_chunks=3, chunk_size=None, seed=1, rows=60, eval_rows=0)
+    store.log("num_chunks 3 wins over chunk_size 2", level="notice")
+    store.close()
+    assert play(fit=fit).end() == 0
+    out = capsys.readouterr().out
+    assert out.count("num_chunks 3 wins over chunk_size 2") == 1 and "of an earlier fit" not in out
+    assert play(fit=None).end() == 0
+    assert "wins over" not in capsys.readouterr().out

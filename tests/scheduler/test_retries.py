@@ -37,6 +37,21 @@ def test_a_run_that_diverged_is_not_tried_again_and_is_known_to_have(play, kept,
     assert (second.state, second.failure, second.error) == (FAILED, "diverged", "it broke")
 
 
+def test_a_run_whose_scripts_directory_is_missing_is_stopped_and_can_be_resumed(play, eyes, world):
+    world.save_chunks = True
+    hold = world.hold(1, 1)
+    world.set_backs[2, 3] = ["directory"]
+    scheduler = play(viewer=True)
+    hold.wait()
+    seen = eyes()
+    hold.go.set()
+    assert seen.state(2, STOPPED).error == "it broke" and seen.told("Run 2 stopped: it broke")
+    seen.state(1, DONE)
+    assert seen.ask("resume", 2).ok and seen.state(2, DONE).error is None
+    seen.finish()
+    assert scheduler.end() == 0
+
+
 def test_a_run_whose_data_process_died_goes_on_and_the_others_stay_where_they_are(play, kept, world):
     world.set_backs[2, 3], world.set_backs[2, 5] = ["child"], ["child"]
     world.save_chunks = True

@@ -1,5 +1,8 @@
 """`setup_fn`: what the script would register or patch reaches each worker, once, before anything is made."""
 
+import os
+from pathlib import Path
+
 import pytest
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -9,6 +12,7 @@ from rftui.automl import RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
 from rftui.config.spec import Spec
 from rftui.errors import UserError
+from rftui.training import failures
 from rftui.training.setup import Setup
 from tests.fidelity.cases import TINYCHAT
 from tests.training.engine import Engine
@@ -96,3 +100,32 @@ def test_one_that_raises_is_told_before_anything_trains(tmp_path):
     for _ in range(2):
         with pytest.raises(UserError, match=rf"setup_fn raised KeyError: 'loss' in broken \({__file__}, line \d+\)"):
             setup.load(path)
+
+
+def noting():
+    Path("worked_here").touch()
+
+
+def test_it_runs_and_every_run_is_built_in_the_directory_of_its_own_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        spec = Spec(expand(config()), setup_fn=noting, cwd=str(tmp_path / name), sys_path=[])
+        spec.save(tmp_path / f"{name}.pkl")
+    setup = Setup()
+    for name in ("one", "two", "one"):
+        setup.load(tmp_path / f"{name}.pkl")
+        assert os.getcwd() == str(tmp_path / name)
+    assert (tmp_path / "one" / "worked_here").exists() and not (tmp_path / "two" / "worked_here").exists()
+
+
+def test_without_the_scripts_directory_no_run_trains_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Spec(expand(config()), cwd=str(tmp_path / "gone"), sys_path=[]).save(tmp_path / "spec.pkl")
+    setup = Setup()
+    for _ in range(2):
+        with pytest.raises(UserError, match="the script's directory .*gone cannot be entered") as fault:
+            setup.load(tmp_path / "spec.pkl")
+        assert failures.cause(fault.value) == "directory"
+    (tmp_path / "gone").mkdir()
+    assert setup.load(tmp_path / "spec.pkl") and os.getcwd() == str(tmp_path / "gone")

@@ -11,7 +11,7 @@ from textual.app import App
 from textual.widgets import Input, Static
 
 from rftui.formatting import clean
-from rftui.messages import Event, Update
+from rftui.messages import Device, Event, Update
 from rftui.paths import ExperimentDir
 from rftui.tui import app as app_module
 from rftui.tui.app import RftuiApp
@@ -543,6 +543,19 @@ async def test_quit_does_not_wait_when_pressed_again(show):
     async with show() as shown:
         await shown.press("q", "s", "q")
     assert shown.app.return_value == 130
+    said = shown.app.quitting.last_words(shown.launch)[-1]
+    assert said.startswith("Still closing: waiting for the step of run 1 on cpu") and "rftui ls shows" in said
+    shown.launch.exit_status = 130
+    assert not any("Still closing" in line for line in shown.app.quitting.last_words(shown.launch))
+
+
+async def test_a_worker_that_hangs_is_not_shown_as_busy(show):
+    async with show() as shown:
+        await shown.give(Update(11, devices=[Device("cpu", "ready", run=1, load=1.0, silent=True)]))
+        await shown.until(lambda: "cpu run 1 not responding" in shown.text())
+        assert "100%" not in shown.text()
+        await shown.give(Update(12, devices=[Device("cpu", "ready", run=1, load=1.0)]))
+        await shown.until(lambda: "100%" in shown.text() and "not responding" not in shown.text())
 
 
 @pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1)])

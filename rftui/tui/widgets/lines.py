@@ -73,8 +73,8 @@ def devices(board: Board, *, ascii: bool) -> Text:
 
 def _device(device: Device, ascii: bool) -> str:
     doing = f"run {device.run}" if device.run else "idle" if device.state == "ready" else device.state
-    parts = [f" {device.name} {doing}"]
-    if device.load is not None:
+    parts = [f" {device.name} {doing}{' not responding' if device.silent else ''}"]
+    if device.load is not None and not device.silent:
         full = round(device.load * 10)
         bar = "#" * full + "." * (10 - full) if ascii else "█" * full + "░" * (10 - full)
         parts.append(f"{bar} {device.load:4.0%}")
