@@ -80,7 +80,7 @@ class Server:
 
     def __init__(self, experiment: ExperimentDir, rendezvous: Path | None = None) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a signal handler may put, too
-        self._experiment = experiment
+        self.experiment = experiment
         self._viewers: dict[str, _Mailbox] = {}
         self._brief: set[str] = set()
         self._workers: dict[str, tuple[int, _Mailbox]] = {}
@@ -90,7 +90,7 @@ class Server:
         manager: Any = type("_Manager", (BaseManager,), {})
         manager.register("inbox", callable=lambda: self.inbox, exposed=("put",))
         manager.register("mailbox", callable=self._mailbox, exposed=("take",))
-        self._server = manager(address=self._address, authkey=self._key).get_server()
+        self._server = manager(address=self.address, authkey=self._key).get_server()
         self._server.listener.close()  # it cannot be made anew, nor waited for together with an end
         # `serve_forever` would also put sys.stdout back to the process's own and raise SystemExit when it ends.
         self._server.stop_event = threading.Event()
@@ -110,7 +110,7 @@ class Server:
         self.drop_worker(name)
         self._workers[name] = (incarnation, _Mailbox())
         return {
-            "RFTUI_EXPERIMENT": str(self._experiment.path),
+            "RFTUI_EXPERIMENT": str(self.experiment.path),
             "RFTUI_WORKER": name,
             "RFTUI_INCARNATION": str(incarnation),
             # Else glibc gives each run's thread an arena that keeps the peak of its steps: 8 runs of a 65 M base then
@@ -174,11 +174,11 @@ class Server:
         self._accepting.join()
         self._socket.close()
         self._woken.close()
-        self._experiment.link.unlink(missing_ok=True)
+        self.experiment.link.unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
         return str(self._folder / "s")
 
     def _accept(self) -> None:
@@ -198,11 +198,11 @@ class Server:
         """Make the socket in its folder, and say where it is to whoever may read the experiment."""
         made = socket.socket(socket.AF_UNIX)
         try:
-            made.bind(self._address)
+            made.bind(self.address)
             made.listen(128)
-            inode = os.stat(self._address).st_ino
-            where = {"protocol": VERSION, "address": self._address, "key": self._key.hex(), "pid": os.getpid()}
-            write_private(self._experiment.link, where | {"host": socket.gethostname()})
+            inode = os.stat(self.address).st_ino
+            where = {"protocol": VERSION, "address": self.address, "key": self._key.hex(), "pid": os.getpid()}
+            write_private(self.experiment.link, where | {"host": socket.gethostname()})
         except OSError:
             made.close()
             raise
@@ -211,7 +211,7 @@ class Server:
     def _stands(self) -> bool:
         """Whether the socket is still at its place: a cleaner of /tmp, or the end of a login, may have removed it."""
         try:
-            return os.stat(self._address).st_ino == self._inode
+            return os.stat(self.address).st_ino == self._inode
         except OSError:
             return False
 
@@ -223,7 +223,7 @@ class Server:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             if not owned_by_us(self._folder):
                 raise PermissionError
-            Path(self._address).unlink(missing_ok=True)
+            Path(self.address).unlink(missing_ok=True)
             self._listen()
         except OSError:
             self._folder = _socket_folder()

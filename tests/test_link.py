@@ -37,7 +37,7 @@ def snapshot(sequence=0):
 
 def test_reports_and_tasks_arrive_in_order(server):
     environment = server.open_worker("w0", 3)
-    worker = WorkerLink(server._experiment, "w0", 3)
+    worker = WorkerLink(server.experiment, "w0", 3)
     assert environment["RFTUI_INCARNATION"] == "3"
     worker.report(Ready(7))
     for step in range(20):
@@ -55,7 +55,7 @@ def test_reports_and_tasks_arrive_in_order(server):
 
 def test_a_replaced_worker_finds_its_link_lost(server):
     server.open_worker("w0", 1)
-    old = WorkerLink(server._experiment, "w0", 1)
+    old = WorkerLink(server.experiment, "w0", 1)
     server.open_worker("w0", 2)
     with pytest.raises(LinkLost):
         old.tasks()
@@ -66,7 +66,7 @@ def test_a_worker_of_an_earlier_scheduler_is_refused(server):
     server.open_worker("w0", 5)
     for name, incarnation in (("w0", 4), ("w1", 4)):
         with pytest.raises(LinkLost, match=f"{name} #4 was replaced"):
-            WorkerLink(server._experiment, name, incarnation)
+            WorkerLink(server.experiment, name, incarnation)
 
 
 KILLED = """
@@ -94,13 +94,13 @@ def test_what_a_killed_scheduler_left_of_its_socket_goes_with_the_next(tmp_path)
 
 
 def test_a_copied_experiment_leaves_the_socket_of_the_living_original(server, tmp_path):
-    shutil.copytree(server._experiment.path, tmp_path / "copy")
+    shutil.copytree(server.experiment.path, tmp_path / "copy")
     Server(ExperimentDir(tmp_path / "copy")).close()
-    assert folder(server._experiment).is_dir()
+    assert folder(server.experiment).is_dir()
 
 
 def test_what_a_viewer_had_not_taken_when_it_was_killed_goes(server, monkeypatch):
-    viewer = Viewer(server._experiment)
+    viewer = Viewer(server.experiment)
     update = Update(1, events=[])
     gone = weakref.ref(update)
     server.broadcast(update)
@@ -118,7 +118,7 @@ def test_what_a_viewer_had_not_taken_when_it_was_killed_goes(server, monkeypatch
 
 def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
     monkeypatch.setattr(link_server, "_BACKLOG", 10)
-    viewer = Viewer(server._experiment)
+    viewer = Viewer(server.experiment)
     assert server.inbox.get(timeout=10) == Attach(viewer.name)
     server.send(viewer.name, snapshot())
     assert viewer.poll(10) == [snapshot()]
@@ -136,7 +136,7 @@ def test_a_viewer_that_lags_gets_a_fresh_snapshot(server, monkeypatch):
 
 
 def test_whoever_only_gives_commands_is_told_that_something_changed_but_not_what(server):
-    viewer = Viewer(server._experiment, brief=True)
+    viewer = Viewer(server.experiment, brief=True)
     assert server.inbox.get(timeout=10) == Attach(viewer.name, brief=True)
     server.attach(viewer.name, brief=True)
     server.send(viewer.name, snapshot())
@@ -155,7 +155,7 @@ def test_whoever_only_gives_commands_is_told_that_something_changed_but_not_what
 
 def test_a_viewer_that_lags_gets_the_answer_to_each_of_its_commands(server, monkeypatch):
     monkeypatch.setattr(link_server, "_BACKLOG", 10)
-    viewer = Viewer(server._experiment)
+    viewer = Viewer(server.experiment)
     server.inbox.get(timeout=10)
     replies = [Reply(str(number), True, "done") for number in range(30)]
     for number, reply in enumerate(replies):
@@ -166,7 +166,7 @@ def test_a_viewer_that_lags_gets_the_answer_to_each_of_its_commands(server, monk
 
 
 def test_commands_name_their_viewer_and_a_closed_server_is_lost(server):
-    viewer = Viewer(server._experiment)
+    viewer = Viewer(server.experiment)
     server.inbox.get(timeout=10)
     viewer.send(Stop(3, id="1"))
     assert server.inbox.get(timeout=10) == Stop(3, id="1", viewer=viewer.name)
@@ -178,7 +178,7 @@ def test_commands_name_their_viewer_and_a_closed_server_is_lost(server):
 
 def test_what_was_sent_last_is_read_before_the_link_is_lost(server, monkeypatch):
     monkeypatch.setattr(link_server, "_LAST_WORDS", 60.0)
-    viewer = Viewer(server._experiment)
+    viewer = Viewer(server.experiment)
     server.inbox.get(timeout=10)
     server.send(viewer.name, snapshot())
     assert viewer.poll(10) == [snapshot()]
@@ -196,7 +196,7 @@ def test_what_was_sent_last_is_read_before_the_link_is_lost(server, monkeypatch)
 
 
 def test_what_came_in_one_batch_with_the_end_is_given(server):
-    viewer = Viewer(server._experiment)
+    viewer = Viewer(server.experiment)
     server.inbox.get(timeout=10)
     server.send(viewer.name, snapshot())
     server.send(viewer.name, Update(1))
@@ -207,19 +207,22 @@ def test_what_came_in_one_batch_with_the_end_is_given(server):
 
 
 def test_a_wrong_key_is_refused_and_the_socket_is_private(server):
-    found = json.loads(server._experiment.link.read_text())
-    assert server._experiment.link.stat().st_mode & 0o777 == 0o600
-    assert server._folder.stat().st_mode & 0o777 == 0o700
+    found = json.loads(server.experiment.link.read_text())
+    assert server.experiment.link.stat().st_mode & 0o777 == 0o600
+    assert Path(server.address).parent.stat().st_mode & 0o777 == 0o700
     assert len(found["address"]) < 107
-    server._experiment.link.write_text(json.dumps(found | {"key": "00" * 32}))
+    server.experiment.link.write_text(json.dumps(found | {"key": "00" * 32}))
     with pytest.raises(LinkLost):
-        Viewer(server._experiment)
+        Viewer(server.experiment)
 
 
-def test_a_closed_server_leaves_no_thread_that_accepts(server):
-    Viewer(server._experiment)
+def test_a_closed_server_leaves_no_thread_that_accepts(tmp_path):
+    before = set(threading.enumerate())
+    server = Server(create(tmp_path, "e"))
+    accepting = set(threading.enumerate()) - before
+    Viewer(server.experiment)
     server.close()
-    assert not server._accepting.is_alive()
+    assert accepting and not any(thread.is_alive() for thread in accepting)
     server.close()
 
 
@@ -236,7 +239,7 @@ def test_a_link_file_that_is_junk_means_that_nothing_serves(tmp_path, junk):
 
 
 def test_a_viewer_of_another_user_lives(server, monkeypatch):
-    viewer = Viewer(server._experiment)
+    viewer = Viewer(server.experiment)
 
     def not_ours(pid, signal):
         raise PermissionError
@@ -248,7 +251,7 @@ def test_a_viewer_of_another_user_lives(server, monkeypatch):
 
 @pytest.mark.parametrize("name", ["nobody", "0-a", "-5-a", "99999999999-a"])
 def test_a_viewer_whose_name_tells_no_process_is_refused(server, name):
-    client = link._connect(server._experiment)
+    client = link._connect(server.experiment)
     with pytest.raises(RemoteError, match="is no viewer"):
         client.mailbox("viewer", name, 0)
     server.forget_dead_viewers()
@@ -257,7 +260,7 @@ def test_a_viewer_whose_name_tells_no_process_is_refused(server, name):
 def test_a_report_that_cannot_be_sent_ends_the_worker(server, capsys):
     """Else the scheduler would wait for it for ever."""
     server.open_worker("w0", 1)
-    worker = WorkerLink(server._experiment, "w0", 1)
+    worker = WorkerLink(server.experiment, "w0", 1)
     worker.report(lambda: None)
     assert worker.lost.wait(10)
     assert "pickle" in capsys.readouterr().err
@@ -269,11 +272,11 @@ def remade(server, before):
     while True:
         assert time.monotonic() < until
         try:
-            now = os.stat(json.loads(server._experiment.link.read_text())["address"])
+            now = os.stat(json.loads(server.experiment.link.read_text())["address"])
         except (OSError, ValueError):
             continue
         if now.st_ino != before.st_ino or now.st_ctime_ns != before.st_ctime_ns:
-            return Viewer(server._experiment)
+            return Viewer(server.experiment)
 
 
 @pytest.fixture
@@ -288,11 +291,11 @@ def test_a_socket_that_is_removed_is_made_again_and_work_goes_on(tmp_path, monke
     monkeypatch.setattr(link_server, "_LAST_WORDS", 0.0)
     server = Server(create(tmp_path, "e"))
     server.open_worker("w0", 1)
-    worker = WorkerLink(server._experiment, "w0", 1)
-    old = Viewer(server._experiment)
+    worker = WorkerLink(server.experiment, "w0", 1)
+    old = Viewer(server.experiment)
     while not isinstance(server.inbox.get(timeout=10), Report):
         pass  # both ends of the worker are connected
-    address = Path(json.loads(server._experiment.link.read_text())["address"])
+    address = Path(json.loads(server.experiment.link.read_text())["address"])
     before = address.stat()
     if lost == "socket":
         address.unlink()
@@ -313,11 +316,11 @@ def test_a_socket_that_is_removed_is_made_again_and_work_goes_on(tmp_path, monke
     assert worker.tasks() == [Quit()]
     server.close()
     shutil.rmtree(run, ignore_errors=True)
-    assert not Path(server._address).exists() and not server._experiment.link.exists()
+    assert not Path(server.address).exists() and not server.experiment.link.exists()
 
 
 def test_a_server_whose_socket_is_gone_can_be_closed(server):
-    shutil.rmtree(folder(server._experiment))
+    shutil.rmtree(folder(server.experiment))
     closing = threading.Thread(target=server.close, daemon=True)
     closing.start()
     closing.join(30)
@@ -325,7 +328,7 @@ def test_a_server_whose_socket_is_gone_can_be_closed(server):
 
 
 def test_a_scheduler_that_cannot_be_seen_from_here_is_told(server):
-    experiment = server._experiment
+    experiment = server.experiment
     assert unreachable(experiment) == ""
     found = json.loads(experiment.link.read_text())
     experiment.link.write_text(json.dumps(found | {"address": "/nowhere/s"}))
@@ -358,5 +361,5 @@ def test_a_long_directory_for_temporary_files_is_not_used_for_the_socket(tmp_pat
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     monkeypatch.setenv("TMPDIR", str(long))
     server = Server(create(tmp_path, "e"))
-    assert len(server._address) < 60
+    assert len(server.address) < 60
     server.close()

@@ -277,9 +277,9 @@ def old(path):
     store = Store.create(path)
     store.add_run(Run(0, "a", step=3))
     store.set_meta("version", "1")
-    for newer in ("TABLE chunk_ends", "TABLE decisions", "INDEX metrics_by_step", "INDEX journal_by_command"):
-        store._db.execute(f"DROP {newer}")
     store.close()
+    for newer in ("TABLE chunk_ends", "TABLE decisions", "INDEX metrics_by_step", "INDEX journal_by_command"):
+        sqlite3.connect(path).execute(f"DROP {newer}")
     return path
 
 
@@ -297,11 +297,12 @@ def test_an_older_file_is_brought_up_to_date_before_it_is_written(old):
 def test_a_file_of_version_2_gets_its_indexes(path):
     store = Store.create(path)
     store.set_meta("version", "2")
-    for newer in ("metrics_by_step", "journal_by_command"):
-        store._db.execute(f"DROP INDEX {newer}")
     store.close()
+    for newer in ("metrics_by_step", "journal_by_command"):
+        sqlite3.connect(path).execute(f"DROP INDEX {newer}")
     names = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIKE 'sqlite%' ORDER BY name"
-    assert [name for (name,) in Store(path)._db.execute(names)] == ["journal_by_command", "metrics_by_step"]
+    Store(path).close()
+    assert [name for (name,) in sqlite3.connect(path).execute(names)] == ["journal_by_command", "metrics_by_step"]
 
 
 def test_an_older_file_stays_as_it_was_where_it_cannot_be_brought_up_to_date(old, monkeypatch):

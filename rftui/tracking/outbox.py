@@ -28,16 +28,16 @@ class Outbox:
         self._lives = _LIVES
         self._closing = False
         self._notices: list[str] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._tail = b""
         self._start()
 
     def wake(self) -> None:
         """There is something new in the database. Never blocks, never raises."""
         self._revive()
-        if self._process and self._process.stdin:
+        if self.process and self.process.stdin:
             try:
-                os.write(self._process.stdin.fileno(), b"\n")
+                os.write(self.process.stdin.fileno(), b"\n")
             except (OSError, ValueError):
                 pass  # it is awake already (the pipe is full), or gone: then the next one sends the rest
 
@@ -51,24 +51,24 @@ class Outbox:
         """Let it send everything and end; whether it did within `timeout` seconds. Else it goes on by itself for some
         more seconds, and sends nothing after that."""
         self._closing = True
-        if self._process is None:
+        if self.process is None:
             return not self._revive()
         try:
-            if self._process.stdin:
-                self._process.stdin.close()
+            if self.process.stdin:
+                self.process.stdin.close()
         except OSError:
             pass
         try:
-            self._process.wait(timeout)
+            self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             return False
         return not self._revive()
 
     def _hear(self) -> None:
-        if self._process is None or self._process.stdout is None:
+        if self.process is None or self.process.stdout is None:
             return
         try:
-            while read := os.read(self._process.stdout.fileno(), 65536):
+            while read := os.read(self.process.stdout.fileno(), 65536):
                 self._tail += read
         except (OSError, ValueError):
             pass
@@ -77,7 +77,7 @@ class Outbox:
 
     def _revive(self) -> bool:
         """Start it again if it died, but not for ever; whether that was so."""
-        status = self._process.poll() if self._process else 1
+        status = self.process.poll() if self.process else 1
         if status is None or status == REFUSED or (status == 0 and self._closing) or self._lives < 0:
             return False
         self._hear()
@@ -92,9 +92,9 @@ class Outbox:
         return True
 
     def _start(self) -> None:
-        if self._process and self._process.stdout:
-            self._process.stdout.close()
-        self._process, self._tail = None, b""
+        if self.process and self.process.stdout:
+            self.process.stdout.close()
+        self.process, self._tail = None, b""
         try:
             with open(self._experiment.logs / "tracking.txt", "ab") as log:
                 process = subprocess.Popen(
@@ -112,7 +112,7 @@ class Outbox:
         assert process.stdin and process.stdout
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
-        self._process = process
+        self.process = process
 
 
 def send_rest(experiment: ExperimentDir, patience: float = 30.0) -> list[str]:

@@ -1,13 +1,17 @@
 """Runs the real program on a tiny training, as a user would."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import psutil
+
+from rftui.cli import main
 
 ROOT = Path(__file__).parents[2]
 TINYCHAT = ROOT / "sample_experiments" / "tinychat"
@@ -93,7 +97,12 @@ class Program:
         )
 
     def show(self, *run: object) -> dict:
-        return json.loads(self.call("show", "tiny", *run, "--json"))
+        """What `rftui show` prints as JSON. It runs in this process: asked over and over, processes of its own would
+        take the cores from the training that is waited for."""
+        with redirect_stdout(io.StringIO()) as printed:
+            code = main(self.command("show", "tiny", *run, "--json")[len(RFTUI) :])
+        assert code == 0, printed.getvalue()
+        return json.loads(printed.getvalue())
 
     def adapter(self, run: int) -> bytes:
         """The weights that a finished run left."""

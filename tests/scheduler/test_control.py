@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sqlite3
 
 import pytest
 
@@ -245,14 +246,14 @@ def test_what_does_not_exist_is_refused(begun):
     assert seen.runs[1].state == RUNNING
 
 
-def test_every_command_is_in_the_journal_with_its_answer_and_no_secret_is(begun, world, kept, experiment):
+def test_every_command_is_in_the_journal_with_its_answer_and_no_secret_is(begun, world, experiment):
     seen, hold = begun
     answer = seen.ask("clone", 1, {"model_kwargs.token": "hf_abcdefgh1"})
     assert seen.ask("finish").ok
     assert not seen.ask("resume", 1).ok
     assert "hf_abcdefgh1" not in answer.text + seen.runs[4].name + "".join(event.text for event in seen.events)
     assert seen.runs[4].config["model_kwargs"] == {"token": "hf_abcdefgh1"}, "training needs the real value"
-    rows = list(kept()._db.execute("SELECT command, ok, reply FROM journal"))
+    rows = list(sqlite3.connect(experiment.db).execute("SELECT command, ok, reply FROM journal"))
     assert [row[1] for row in rows] == [1, 1, 0] and json.loads(rows[0][2])["text"] == answer.text
     assert not any("hf_abcdefgh1" in row[0] for row in rows)
     hold.go.set()

@@ -2,7 +2,9 @@
 
 import copy
 import os
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -126,8 +128,9 @@ def taken_up(left, answered, asked, simulated):
     """Each run stands where the directory that was `left` says, whatever the killed scheduler still had in mind."""
     store = Store.read(left.db)
     before, curves = {run.id: run for run in store.runs()}, store.curves()
-    journal = store._db.execute("SELECT count(*), count(ok), count(reply) FROM journal").fetchone()
     store.close()
+    with closing(sqlite3.connect(left.db)) as db:
+        journal = db.execute("SELECT count(*), count(ok), count(reply) FROM journal").fetchone()
     assert journal == (asked, asked, asked)
     assert before.keys() == answered.keys() == simulated.runs.keys(), "a clone that was answered is not there"
     for number, old in before.items():

@@ -54,8 +54,8 @@ def test_of_a_server_that_fails_only_the_host_is_told(database, monkeypatch, pat
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://somebody:s3cr3t%40Pass@{host}{path}")
         outbox = start(database.experiment)
         notices = until_it_fails(outbox)
-        outbox._process.kill()
-        outbox._process.wait()
+        outbox.process.kill()
+        outbox.process.wait()
     [notice] = notices
     assert notice.startswith(f"MLflow at {host} ")
     files = [path for path in database.experiment.path.rglob("*") if path.is_file()]

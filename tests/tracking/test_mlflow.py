@@ -137,13 +137,13 @@ def test_two_homes_first_tracked_at_once_share_a_database(tmp_path, database, ma
 
 def told(outbox):
     """What it says next; the scheduler never waits for that."""
-    select.select([outbox._process.stdout], [], [], 90)
+    select.select([outbox.process.stdout], [], [], 90)
     return outbox.notices()
 
 
 def kill(outbox):
-    outbox._process.kill()
-    outbox._process.wait()
+    outbox.process.kill()
+    outbox.process.wait()
 
 
 def test_a_process_that_is_killed_is_started_again_and_sends_the_rest(database):
@@ -193,7 +193,7 @@ def test_the_process_sends_and_ends_when_its_scheduler_is_killed(database):
         "import sys, signal; from pathlib import Path; from rftui.paths import ExperimentDir;"
         "from rftui.tracking.outbox import start;"
         f"outbox = start(ExperimentDir(Path({str(database.experiment.path)!r})));"
-        "print(outbox._process.pid, flush=True); assert 'mlflow' not in sys.modules; signal.pause()"
+        "print(outbox.process.pid, flush=True); assert 'mlflow' not in sys.modules; signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as scheduler:
         tracking = psutil.Process(int(scheduler.stdout.readline()))
@@ -219,7 +219,7 @@ def test_a_server_that_is_down_is_told_once_and_does_not_hold_the_scheduler(data
     for _ in range(100_000):
         outbox.wake()
     assert not outbox.close(0)
-    outbox._process.kill()
+    outbox.process.kill()
 
 
 def test_a_folder_as_tracking_uri_is_refused_with_what_to_do(database, monkeypatch):

@@ -163,7 +163,7 @@ def test_patience_counts_the_same_through_a_stop(tmp_path):
 
 def test_a_stop_after_an_evaluation_of_trls_own_changes_nothing(tmp_path):
     """The evaluation draws random numbers, of which dropout gets the next ones."""
-    group = [config(eval_strategy="steps", eval_steps=2), config(num_train_epochs=2, eval_strategy="epoch")] * 2
+    group = [config(max_steps=4, eval_strategy="steps", eval_steps=2), config(max_steps=9, eval_strategy="epoch")] * 2
     for each in group:
         each.peft_config.lora_dropout = 0.2
     engine = Engine(tmp_path, group)

@@ -122,8 +122,8 @@ class FakeViewer:
         self.refreshed = 0
         self.on_refresh: Callable[[], object] = lambda: None
         self.answered = False
-        self._coming: queue.Queue[object] = queue.Queue()
-        self._lost = False
+        self.coming: queue.Queue[object] = queue.Queue()
+        self.lost = False
         self._given = self._taken = self._handled = 0
 
     @property
@@ -133,11 +133,11 @@ class FakeViewer:
 
     def give(self, *messages: Snapshot | Update | Reply) -> None:
         self._given += 1
-        self._coming.put(list(messages))
+        self.coming.put(list(messages))
 
     def lose(self) -> None:
-        self._lost = True
-        self._coming.put(None)
+        self.lost = True
+        self.coming.put(None)
 
     def reply(self, ok: bool, text: str) -> None:
         """Answer the command that was sent last."""
@@ -146,9 +146,9 @@ class FakeViewer:
     def poll(self, timeout: float) -> list[object]:
         self._handled = self._taken
         try:
-            batch = self._coming.get(timeout=timeout)
+            batch = self.coming.get(timeout=timeout)
         except queue.Empty:
-            if not self._lost:
+            if not self.lost:
                 return []
             batch = None
         if batch is None:
@@ -158,7 +158,7 @@ class FakeViewer:
         return batch  # type: ignore[return-value]
 
     def send(self, command: Command) -> None:
-        if self._lost:
+        if self.lost:
             raise LinkLost("the scheduler has ended")
         self.sent.append(command)
 
@@ -168,7 +168,7 @@ class FakeViewer:
 
     def close(self) -> None:
         self.closed = True
-        self._coming.put([])  # whoever still waits in `poll` goes on
+        self.coming.put([])  # whoever still waits in `poll` goes on
 
 
 class FakeLaunch:

@@ -77,7 +77,7 @@ async def test_leaving_a_scheduler_that_was_attached_to_asks_nothing(show):
 async def test_a_script_that_dies_before_it_serves_ends_the_viewer_with_its_exit_code(show):
     async with show(None) as shown:
         shown.launch.exit_status = 3
-        await shown.until(lambda: shown.app._exit)
+        await shown.until(lambda: shown.app.return_value is not None)
     assert shown.app.return_value == 3
 
 
@@ -85,9 +85,9 @@ async def test_a_scheduler_that_ends_before_its_first_word_ends_the_viewer(show)
     async with show(None) as shown:
         shown.viewer.lose()
         shown.launch.viewer = shown.viewer
-        await shown.until(lambda: shown.viewer._coming.empty(), "the viewer is polled")
+        await shown.until(lambda: shown.viewer.coming.empty(), "the viewer is polled")
         shown.launch.viewer, shown.launch.exit_status = None, 1
-        await shown.until(lambda: shown.app._exit)
+        await shown.until(lambda: shown.app.return_value is not None)
     assert shown.app.return_value == 1
 
 
@@ -134,7 +134,7 @@ def test_what_is_left_on_the_terminal(monkeypatch, capsys):
 async def test_a_sigterm_ends_the_viewer_and_nothing_else(show):
     async with show() as shown:
         os.kill(os.getpid(), signal.SIGTERM)
-        await shown.until(lambda: shown.app._exit)
+        await shown.until(lambda: shown.app.return_value is not None)
     assert shown.app.return_value == 130 and shown.sent == [] and shown.viewer.closed
 
 
@@ -535,7 +535,7 @@ async def test_stop_them_and_quit(show):
         assert shown.asked() == [("interrupt", 0)] and "q quits now" in shown.message()
         assert shown.app.return_value is None
         shown.viewer.lose()
-        await shown.until(lambda: shown.app._exit)
+        await shown.until(lambda: shown.app.return_value is not None)
     assert shown.app.return_value == 130
 
 
@@ -564,7 +564,7 @@ async def test_quit_ends_a_scheduler_that_has_nothing_to_do(show, state, code):
         await shown.press("q")
         assert shown.asked() == [("finish", 0)]
         shown.viewer.lose()
-        await shown.until(lambda: shown.app._exit)
+        await shown.until(lambda: shown.app.return_value is not None)
     assert shown.app.return_value == code
 
 
@@ -589,7 +589,7 @@ async def test_quit_right_after_a_delete_asks_too(show):
         await shown.press("y")
         assert shown.asked()[-1] == ("finish", 0) and "Closing... q quits now" in shown.message()
         shown.viewer.lose()
-        await shown.until(lambda: shown.app._exit)
+        await shown.until(lambda: shown.app.return_value is not None)
     assert shown.app.return_value == 0
 
 
@@ -617,7 +617,7 @@ async def test_a_lost_link_keeps_the_table_and_says_so(show):
 
 async def test_an_op_that_finds_the_link_lost(show):
     async with show() as shown:
-        shown.viewer._lost = True
+        shown.viewer.lost = True
         await shown.press("s")
         await shown.until(lambda: "Scheduler ended" in shown.message() and "stopping" not in shown.row(1))
 
