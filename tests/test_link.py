@@ -344,7 +344,7 @@ def test_a_scheduler_that_cannot_be_seen_from_here_is_told(server):
 
 
 def test_a_scheduler_of_another_version_is_told_in_one_line(server):
-    experiment = server._experiment
+    experiment = server.experiment
     there = json.loads(experiment.link.read_text())
     experiment.link.write_text(json.dumps(there | {"protocol": 0}))
     with pytest.raises(LinkLost, match="another version of rftui"):

@@ -117,9 +117,11 @@ class Control:
 
     def _resume(self, run: Run) -> str:
         run.turns = entry_turns(self._registry.runs.values(), run.fit, self._turns.snapshots.waiting)
-        self._turns.placements[run.id].faults, run.error = 0, None
+        self._turns.placements[run.id].faults, run.error, run.failure = 0, None, ""
         self._turns.go_back(run)
-        if run.state == STOPPED:
+        if run.warm and not run.start_step and run.active:
+            self._turns.snapshots.take_up(run)
+        if run.state in (STOPPED, FAILED):
             raise UserError(refusal(run, "resume", run.error or ""))
         text = f"Run {run.id} resumes from step {run.step} with the next free turn"
         if run.stopped_by:

@@ -7,6 +7,8 @@ import queue
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from rftui import messages
 from rftui.errors import INTERRUPTED, UserError
@@ -16,9 +18,13 @@ from rftui.scheduler.registry import Registry
 from rftui.scheduler.turns import Turns
 from rftui.scheduler.workers import Crew, Workers
 from rftui.store import Unwritten
+from rftui.tracking.outbox import Outbox
 
 HOUSEKEEPING = 2.0
 """Seconds between two looks at what brings no message by itself."""
+
+_LAST_SENDS = 30.0
+"""Seconds that the end of everything waits for what is still to be sent to MLflow."""
 
 _REMIND = 60.0
 """Seconds between two reminders that the disk is full."""
@@ -177,3 +183,27 @@ class Ending:
                     self._registry.welcome(message)
                 case messages.Command():
                     self._server.send(message.viewer, messages.Reply(message.id, False, text))
+
+    def attempt(self, what: str, do: Callable[[], object]) -> None:
+        """Whatever fails at the end must not keep the rest of it from being done."""
+        try:
+            do()
+        except Unwritten as trouble:
+            self.trouble = self.trouble or UserError(str(trouble), code=INTERRUPTED)
+        except Exception as error:
+            self._incidents.log(what, error)
+
+
+def wait_until_sent(tracking: Outbox, inbox: queue.SimpleQueue[Any], answer: Callable[[Any], None]) -> str:
+    """Wait for the tracking process, unless Ctrl-C says not to; what is to be said of one that has not ended. `answer`
+    is given every other message that comes meanwhile."""
+    until = time.monotonic() + _LAST_SENDS
+    while not tracking.close(0.2):
+        if time.monotonic() > until:
+            return "tracking has not ended: what it does not send is sent when the experiment is opened"
+        while not inbox.empty():
+            message = inbox.get()
+            if isinstance(message, signal.Signals):
+                return "tracking goes on in the background; what it does not send is sent at the next open"
+            answer(message)
+    return ""

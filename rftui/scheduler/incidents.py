@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rftui.errors import UserError
+from rftui.paths import ExperimentDir
 from rftui.scheduler.registry import Registry
 from rftui.store import Unwritten
 
@@ -58,11 +59,15 @@ class Incidents:
             self.log("telling viewers of it", second)
 
     def log(self, what: str, error: Exception) -> None:
-        """The traceback into the log; a full disk costs the traceback and nothing else."""
-        path = self._registry.experiment.logs / LOG
-        with suppress(OSError), open(path, "a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what} failed\n")
-            file.writelines(traceback.format_exception(error))
+        """The traceback into the log."""
+        log_traceback(self._registry.experiment, what, error)
+
+
+def log_traceback(experiment: ExperimentDir, what: str, error: Exception) -> None:
+    """Into the scheduler's log; a full disk costs the traceback and nothing else."""
+    with suppress(OSError), open(experiment.logs / LOG, "a", encoding="utf-8", errors="replace") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what} failed\n")
+        file.writelines(traceback.format_exception(error))
 
 
 def one_line(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from rftui.link_server import Server
 from rftui.paths import ExperimentDir
 from rftui.runs import FAILED as RUN_FAILED
 from rftui.scheduler.control import Control
-from rftui.scheduler.ending import HOUSEKEEPING, Ending
+from rftui.scheduler.ending import HOUSEKEEPING, Ending, wait_until_sent
 from rftui.scheduler.headless import Printer
 from rftui.scheduler.hosts import WorkerHost
-from rftui.scheduler.incidents import Incidents, one_line
+from rftui.scheduler.incidents import LOG, Incidents, log_traceback, one_line
 from rftui.scheduler.pruning import Rules
 from rftui.scheduler.recovery import discard_deleted
 from rftui.scheduler.registry import Registry
@@ -29,9 +28,6 @@ from rftui.scheduler.workers import Crew, Workers
 from rftui.store import Store, Unwritten
 from rftui.tracking.outbox import Outbox
 from rftui.tracking.outbox import start as start_tracking
-
-_LAST_SENDS = 30.0
-"""Seconds that the end of everything waits for what is still to be sent to MLflow."""
 
 
 def run(
@@ -52,8 +48,16 @@ def run(
     with experiment.hold():
         try:
             scheduler = Scheduler(experiment, fit, rendezvous, devices, viewer, host)
+        except UserError:
+            raise
         except OSError as error:
             raise UserError(f"cannot write to {experiment.path}: {error.strerror}", code=FAILED) from error
+        except Exception as error:
+            log_traceback(experiment, "opening the experiment", error)
+            raise UserError(
+                f"cannot open {experiment.name}: {one_line(error)} (a fault of rftui: the traceback is in logs/{LOG})",
+                code=FAILED,
+            ) from error
         with caught(scheduler.server.inbox):
             return scheduler.serve()
 
@@ -74,22 +78,26 @@ class Scheduler:
         self.store = Store(experiment.db)
         self.server = Server(experiment, rendezvous)
         try:
-            self.workers = Workers(experiment, self.store, self.server, devices, host)
-        except UserError:
+            self._assemble(fit, devices, viewer, host)
+        except BaseException:
             self.server.close()
             raise
-        self.registry = Registry(experiment, self.store, self.server, list(self.workers.slots))
+
+    def _assemble(self, fit: int | None, devices: str, viewer: bool, host: WorkerHost | None) -> None:
+        self.workers = Workers(self.experiment, self.store, self.server, devices, host)
+        self.registry = Registry(self.experiment, self.store, self.server, list(self.workers.slots))
         self.incidents = Incidents(self.registry)
         self.turns = Turns(self.registry, self.server, self.incidents)
         self.turns.park()  # whatever an earlier scheduler was doing with them
         self.rules = Rules(self.registry)
         self.crew = Crew(self.registry, self.server, self.workers, self.turns, fit)
         self.ending = Ending(self.registry, self.server, self.workers, self.turns, self.crew, self.incidents, viewer)
-        self._watch = Watch(self.registry, self.ending)
         self.store.when_full = self.ending.wait_for_room
         self.control = Control(self.ending, self.registry, self.turns, self.rules)
+        self._watch = Watch(self.registry, self.ending)
         self._printer = Printer(self.registry, fit)
         self._tracking: Outbox | None = None  # once there is something to track
+        self._unshown: list[messages.Attach] = []  # what could not be shown, to be tried again
 
     # ------------------------------------------------------------ the loop
 
@@ -154,7 +162,7 @@ class Scheduler:
                         if not (self.ending.begun and isinstance(report, messages.Gone)):
                             self._heard(worker, report)
             case messages.Attach():
-                self.incidents.guarded("showing the experiment to a viewer", lambda: self._show(message))
+                self._show(message)
             case messages.Leave():
                 self.server.drop_viewer(message.viewer)
             case messages.Command():
@@ -175,8 +183,14 @@ class Scheduler:
             self.crew.recover(worker, report)
 
     def _show(self, attach: messages.Attach) -> None:
-        self.registry.flush()
-        self.registry.welcome(attach)
+        try:
+            self.registry.flush()
+            self.registry.welcome(attach)
+        except UserError:
+            raise
+        except Exception as error:
+            self.incidents.note("showing the experiment to a viewer", error)
+            self._unshown.append(attach)
 
     def _obey_rules(self) -> None:
         for press in self.rules.presses():
@@ -204,6 +218,9 @@ class Scheduler:
     # ------------------------------------------------------------ the end
 
     def _tidy(self) -> None:
+        unshown, self._unshown = self._unshown, []
+        for attach in unshown:
+            self._show(attach)
         guarded = self.incidents.guarded
         guarded("looking after viewers", self.ending.look_after_viewers)
         guarded("saving runs that wait for room on the disk", self.turns.retries.look)
@@ -226,9 +243,9 @@ class Scheduler:
             except Exception as error:
                 self.ending.give_up_broken(error)
         if not (self.ending.waits_for_viewers or self.ending.trouble or self.crew.faults):
-            self._attempt("printing the summary", self._printer.summary)
-        self._attempt("ending the tracker", self._let_tracking_end)
-        self._attempt("closing the database", self.store.close)
+            self.ending.attempt("printing the summary", self._printer.summary)
+        self.ending.attempt("ending the tracker", self._let_tracking_end)
+        self.ending.attempt("closing the database", self.store.close)
         self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
         if self.ending.trouble:
             raise self.ending.trouble
@@ -240,15 +257,6 @@ class Scheduler:
         if any(run.active for run in runs):
             return INTERRUPTED
         return FAILED if any(run.state == RUN_FAILED for run in runs) else DONE
-
-    def _attempt(self, what: str, do: Callable[[], object]) -> None:
-        """Whatever fails at the end must not keep the rest of it from being done."""
-        try:
-            do()
-        except Unwritten as trouble:
-            self.ending.trouble = self.ending.trouble or UserError(str(trouble), code=INTERRUPTED)
-        except Exception as error:
-            self.incidents.log(what, error)
 
     def _put_down(self) -> None:
         """Keep what the workers said last, and how everything stands."""
@@ -267,7 +275,7 @@ class Scheduler:
         """Wait until all is sent, unless Ctrl-C says not to, and say what was not sent."""
         if not self._tracking:
             return
-        text = self._wait_for(self._tracking)
+        text = wait_until_sent(self._tracking, self.server.inbox, self._answer_late)
         notices = self._tracking.notices() + ([text] if text else [])
         if notices and not self.ending.trouble:
             for notice in notices:
@@ -276,18 +284,9 @@ class Scheduler:
             if not (self.ending.waits_for_viewers or self.crew.faults):
                 self._printer.print()
 
-    def _wait_for(self, tracking: Outbox) -> str:
-        """What is to be said of a tracking process that has not ended."""
-        until = time.monotonic() + _LAST_SENDS
-        while not tracking.close(0.2):
-            if time.monotonic() > until:
-                return "tracking has not ended: what it does not send is sent when the experiment is opened"
-            while not self.server.inbox.empty():
-                match message := self.server.inbox.get():
-                    case signal.Signals():
-                        return "tracking goes on in the background; what it does not send is sent at the next open"
-                    case messages.Attach() | messages.Leave():
-                        self.receive(message)
-                    case messages.Command():
-                        self.server.send(message.viewer, self.control.too_late(message))
-        return ""
+    def _answer_late(self, message: Any) -> None:
+        match message:
+            case messages.Attach() | messages.Leave():
+                self.receive(message)
+            case messages.Command():
+                self.server.send(message.viewer, self.control.too_late(message))

@@ -75,7 +75,10 @@ class Workers:
 
     def last_words(self, name: str) -> str:
         """The last line that a worker wrote."""
-        lines = self.log(name).read_text(errors="replace").split("\n")
+        try:
+            lines = self.log(name).read_text(errors="replace").split("\n")
+        except OSError:
+            lines = []
         return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
 
     def how_it_ended(self, name: str, status: int) -> str:
@@ -163,6 +166,9 @@ class Crew:
                 pass
             case messages.Ready() | messages.Schema() | messages.Checked():
                 self._workers.kill([worker])  # the next one says it again
+            case messages.WeightsReady(_, clones):
+                for clone in clones:
+                    self._turns.snapshots.take_up(self._registry.runs[clone])
             case messages.Gone():
                 raise RuntimeError(f"the end of worker {worker} could not be taken in")
             case _:

@@ -59,8 +59,8 @@ def test_mlflow_serves_on_loopback_until_ctrl_c(tmp_path, monkeypatch):
     command = [sys.executable, "-m", "rftui.cli", "mlflow", "--port", "0", "--home", str(home)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shell:
         assert "takes up to a minute" in shell.stdout.readline()
-        [server] = psutil.Process(shell.pid).children()
         address = shell.stdout.readline().split()[3]
+        [server] = psutil.Process(shell.pid).children()
         port = address.rpartition(":")[2]
         assert f"ssh -L {port}:127.0.0.1:{port} " in shell.stdout.readline()
         assert "no password" in shell.stdout.readline()
