@@ -17,7 +17,7 @@ from rftui.store import Store
 def commit(folder):
     folder.mkdir(parents=True)
     (folder / CHECKPOINT_MARKER).write_text(
-        '{"step": 3, "epoch": 0.75, "row": 6, "rows": 8, "threads": 1, "files": {}}'
+        '{"step": 3, "epoch": 0.75, "row": 6, "rows": 8, "evaluate": false, "threads": 1, "files": {}}'
     )
 
 

@@ -130,8 +130,8 @@ def play(experiment, world):
     """Start a scheduler; it ends with the test."""
     plays = []
 
-    def start(**how):
-        play = Play(experiment, **{"fit": 1, "devices": "cpu", "host": FakeHost(world), **how})
+    def start(at=experiment, **how):
+        play = Play(at, **{"fit": 1, "devices": "cpu", "host": FakeHost(world), **how})
         plays.append(play)
         return play
 
@@ -147,8 +147,8 @@ def eyes(experiment, play):
     """Attach a viewer."""
     attached = []
 
-    def watch():
-        attached.append(Eyes(experiment))
+    def watch(at=experiment):
+        attached.append(Eyes(at))
         return attached[-1]
 
     yield watch

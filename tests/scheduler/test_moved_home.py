@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from conftest import Eyes, Play
-from fake_worker import FakeHost
-
 from rftui.paths import ExperimentDir
 from rftui.runs import DONE, STOPPED
 from rftui.views import view
@@ -34,8 +31,8 @@ def test_a_moved_home_is_resumed_and_cloned_where_it_lies_now(play, world, eyes,
     moved = ExperimentDir(new / experiment.name)
     assert len(paths(moved)) == 5 and all(path.is_dir() for path in paths(moved))
 
-    again = Play(moved, fit=None, devices="cpu", viewer=True, host=FakeHost(world))
-    later = Eyes(moved)
+    again = play(moved, fit=None, viewer=True)
+    later = eyes(moved)
     later.until(lambda: later.schema)
     answer = later.ask("clone", 2, {"training_args.learning_rate": 1e-3}, warm=True)
     assert answer.ok, answer.text
@@ -44,5 +41,4 @@ def test_a_moved_home_is_resumed_and_cloned_where_it_lies_now(play, world, eyes,
         later.state(run, DONE)
     later.finish()
     assert again.end() == 0
-    later.viewer.close()
     assert {path.is_dir() and path.is_relative_to(new) for path in paths(moved)} == {True}
