@@ -294,7 +294,9 @@ def test_a_socket_that_is_removed_is_made_again_and_work_goes_on(tmp_path, monke
     worker = WorkerLink(server.experiment, "w0", 1)
     old = Viewer(server.experiment)
     while not isinstance(server.inbox.get(timeout=10), Report):
-        pass  # both ends of the worker are connected
+        pass  # the worker can report
+    server.task("w0", Quit(save=False))
+    assert worker.tasks() == [Quit(save=False)]  # and is asked
     address = Path(json.loads(server.experiment.link.read_text())["address"])
     before = address.stat()
     if lost == "socket":
@@ -344,7 +346,7 @@ def test_a_scheduler_that_cannot_be_seen_from_here_is_told(server):
 
 
 def test_a_scheduler_of_another_version_is_told_in_one_line(server):
-    experiment = server._experiment
+    experiment = server.experiment
     there = json.loads(experiment.link.read_text())
     experiment.link.write_text(json.dumps(there | {"protocol": 0}))
     with pytest.raises(LinkLost, match="another version of rftui"):
