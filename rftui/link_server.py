@@ -198,8 +198,10 @@ class Server:
         """Make the socket in its folder, and say where it is to whoever may read the experiment."""
         made = socket.socket(socket.AF_UNIX)
         try:
-            made.bind(self.address)
+            Path(self.address + ".new").unlink(missing_ok=True)
+            made.bind(self.address + ".new")
             made.listen(128)
+            os.replace(self.address + ".new", self.address)  # so that whoever finds it there is served
             inode = os.stat(self.address).st_ino
             where = {"protocol": VERSION, "address": self.address, "key": self._key.hex(), "pid": os.getpid()}
             write_private(self.experiment.link, where | {"host": socket.gethostname()})
@@ -223,7 +225,6 @@ class Server:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             if not owned_by_us(self._folder):
                 raise PermissionError
-            Path(self.address).unlink(missing_ok=True)
             self._listen()
         except OSError:
             self._folder = _socket_folder()

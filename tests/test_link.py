@@ -294,7 +294,9 @@ def test_a_socket_that_is_removed_is_made_again_and_work_goes_on(tmp_path, monke
     worker = WorkerLink(server.experiment, "w0", 1)
     old = Viewer(server.experiment)
     while not isinstance(server.inbox.get(timeout=10), Report):
-        pass  # both ends of the worker are connected
+        pass  # the worker can report
+    server.task("w0", Quit(save=False))
+    assert worker.tasks() == [Quit(save=False)]  # and is asked
     address = Path(json.loads(server.experiment.link.read_text())["address"])
     before = address.stat()
     if lost == "socket":
