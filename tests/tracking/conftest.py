@@ -21,6 +21,7 @@ class Database:
         self.experiment = create(home, name)
         self._connection = sqlite3.connect(self.experiment.db, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=OFF")  # nothing here cuts the power
         self._connection.executescript(_TABLES)
         self.runs = {}
 

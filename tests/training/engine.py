@@ -33,8 +33,8 @@ class Engine:
             train.select(range(eval_rows)).save_to_disk(str(self.experiment.data(1) / "eval"))
         Spec(self.run_configs, create, num_chunks=num_chunks, setup_fn=setup).save(self.experiment.spec(1))
         self._turnstile = Turnstile(process_state.capture, process_state.restore)
-        self._builder = TrainerBuilder(self.experiment, BaseModels(torch.device("cpu")), torch.device("cpu"))
-        self._reports, self._threads = {}, {}
+        self.builder = TrainerBuilder(self.experiment, BaseModels(torch.device("cpu")), torch.device("cpu"))
+        self._reports, self.threads = {}, {}
 
     def start(self, number, resume=None, **fields):
         """Build the run, from its newest checkpoint if `resume`; it is a clone where `fields` say so."""
@@ -44,7 +44,7 @@ class Engine:
         directory.path.mkdir(parents=True, exist_ok=True)
         self._reports[number] = queue.Queue()
         checkpoint = newest_checkpoint(directory.checkpoints) if resume else None
-        self._threads[number] = RunThread(
+        self.threads[number] = RunThread(
             run,
             self._turnstile,
             self._reports[number].put,
@@ -53,28 +53,28 @@ class Engine:
             checkpoint,
             torch.device("cpu"),
         )
-        self._threads[number].start()
+        self.threads[number].start()
         return run
 
     def build(self, run):
-        return self._builder.build(run)
+        return self.builder.build(run)
 
     def make_models_by(self, create):
         """This very object makes the models of all runs; what they load would be copies of it."""
-        load = self._builder.spec
+        load = self.builder.spec
 
         def spec(fit):
             loaded = load(fit)
             loaded.create_model_fn = create
             return loaded
 
-        self._builder.spec = spec
+        self.builder.spec = spec
 
     def turn(self, number):
-        self._turnstile.train(self._threads[number].slot)
+        self._turnstile.train(self.threads[number].slot)
 
     def order(self, order):
-        return self._turnstile.order(self._threads[order.run].slot, order)
+        return self._turnstile.order(self.threads[order.run].slot, order)
 
     def until(self, number, *kinds, holds=lambda message: True):
         """The run's reports up to the first of one of these kinds."""

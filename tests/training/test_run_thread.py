@@ -87,7 +87,7 @@ def test_out_of_memory_can_be_tried_again_and_nothing_of_the_run_is_left(tmp_pat
     engine.start(1)
     seen = engine.train(1)
     assert isinstance(seen[-1], messages.Failed) and seen[-1].cause == "memory"
-    engine._threads.clear()
+    engine.threads.clear()
     assert adapters_alive() == 0
     engine.start(1, resume=True)
     seen = engine.train(1)
@@ -134,8 +134,8 @@ def test_a_stopped_run_leaves_no_tensor_behind(tmp_path):
     assert adapters_alive() > 0
     engine.order(messages.Halt(1))
     halted = engine.until(1, messages.Halted)[-1]
-    engine._threads[1].join()
-    engine._threads.clear()
+    engine.threads[1].join()
+    engine.threads.clear()
     assert halted.path and adapters_alive() == 0
 
 
@@ -335,7 +335,7 @@ def test_a_run_is_saved_at_the_end_of_a_generation_and_deleted_within_it(tmp_pat
 def test_a_cold_clone_has_its_parents_reward_functions(tmp_path):
     engine = Engine(tmp_path, generating(), eval_rows=0)
     clone = Run(2, "clone", "GRPO", parent=1, changes={"training_args.learning_rate": 1e-3})
-    trainer = engine._builder.build(clone).trainer
+    trainer = engine.builder.build(clone).trainer
     assert trainer.reward_func_names == ["short"] and trainer.args.learning_rate == 1e-3
 
 

@@ -82,7 +82,7 @@ async def write(app: Over, pilot: Pilot[None], name: str, text: str) -> None:
     await settled(app, pilot)
 
 
-def visible(app: Over) -> str:
+def visible(app: App[Any]) -> str:
     """What stands on the screen."""
     lines = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in line) for line in lines)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from alone import visible
 from fakes import FakeLaunch, FakeViewer, snapshot
 from textual import _wait
 from textual import screen as textual_screen
@@ -31,8 +32,7 @@ class Shown:
         return [(command.op, getattr(command, "run", 0)) for command in self.viewer.sent]
 
     def lines(self) -> list[str]:
-        strips = self.app.screen._compositor.render_strips()
-        return ["".join(segment.text for segment in strip) for strip in strips]
+        return visible(self.app).split("\n")
 
     def text(self) -> str:
         return "\n".join(self.lines())
