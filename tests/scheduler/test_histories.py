@@ -128,11 +128,9 @@ def taken_up(left, answered, asked, simulated):
     """Each run stands where the directory that was `left` says, whatever the killed scheduler still had in mind."""
     store = Store.read(left.db)
     before, curves = {run.id: run for run in store.runs()}, store.curves()
-    for run in before.values():  # as the directory that was left calls them
-        run.checkpoint, run.final = (
-            path and path.replace(str(left.path), str(simulated.directory.path))
-            for path in (run.checkpoint, run.final)
-        )
+    then, now = str(left.path), str(simulated.directory.path)
+    for run in before.values():  # whose paths are those of the directory that was left
+        run.checkpoint, run.final = (path and path.replace(then, now) for path in (run.checkpoint, run.final))
     store.close()
     with closing(sqlite3.connect(left.db)) as db:
         journal = db.execute("SELECT count(*), count(ok), count(reply) FROM journal").fetchone()
