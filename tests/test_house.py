@@ -1,5 +1,6 @@
 """The package as a house: each name stands for one module, no file is too long to read, and imports run one way."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -32,3 +33,8 @@ def test_there_is_no_import_circle():
         before, used = imports, set().union(*imports.values())
         imports = {module: found & imports.keys() for module, found in imports.items() if found and module in used}
     assert imports == {}
+
+
+def test_the_map_names_every_module_and_no_other():
+    there = {str(file.relative_to(PACKAGE).with_suffix("")) for file in FILES if file.read_text().strip()}
+    assert set(re.findall(r"^\| `([\w/]+)` \|", (PACKAGE / "README.md").read_text(), re.MULTILINE)) == there

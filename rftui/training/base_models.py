@@ -124,7 +124,7 @@ class _Base:
 
 
 class BaseModels:
-    """The bases of one worker. `get` is called by the thread that holds the floor."""
+    """The bases of one worker. `get` is called by the thread that holds the lock."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

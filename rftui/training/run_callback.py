@@ -71,7 +71,7 @@ class Host(Protocol):
 
     def note(self, text: str) -> None: ...
     def tell(self, message: Any) -> None: ...
-    def pin(self, order: messages.SnapshotWeights, checkpoint: Path) -> None: ...
+    def link_weights(self, order: messages.SnapshotWeights, checkpoint: Path) -> None: ...
     def turn_seconds(self) -> float: ...
 
 
@@ -216,7 +216,7 @@ class RunCallback(TrainerCallback):
 
     def _carry_out(self, order: Any, state: TrainerState, *, evaluate: bool = False) -> None:
         if isinstance(order, messages.SnapshotWeights):
-            self._thread.pin(order, self._save(state, evaluate=evaluate))
+            self._thread.link_weights(order, self._save(state, evaluate=evaluate))
         elif isinstance(order, messages.Halt):
             path = str(self._save(state, evaluate=evaluate)) if order.save and state.global_step else None
             raise Leave(messages.Halted(self._thread.run_id, state.global_step, path))

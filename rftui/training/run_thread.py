@@ -26,9 +26,9 @@ from rftui.training.turnstile import Closed, Slot, Turnstile
 
 
 class RunThread(threading.Thread):
-    """Trains one run whenever it has the floor, and tells `report` what happens.
+    """Trains one run whenever it has the lock, and tells `report` what happens.
 
-    `build` makes its trainer, with the floor held; `resume` is a committed checkpoint to go on from. When it fails,
+    `build` makes its trainer, with the lock held; `resume` is a committed checkpoint to go on from. When it fails,
     `probe` says why the device can do nothing any more, if that is so, and `broken` ends the worker.
     """
 
@@ -82,7 +82,7 @@ class RunThread(threading.Thread):
                     self.note(traceback.format_exc())
             if dead:
                 self._report(outcome)
-                self._broken(dead)  # with the floor held, so that no other run fails of it
+                self._broken(dead)  # with the lock held, so that no other run fails of it
                 outcome = None
             left_over = self.slot.leave()
             if outcome is not None:
@@ -154,9 +154,9 @@ class RunThread(threading.Thread):
         """Carry out a pin that came as the run ended, from its last checkpoint."""
         newest = newest_checkpoint(self.directory.checkpoints)
         if newest:
-            self.pin(order, newest)
+            self.link_weights(order, newest)
 
-    def pin(self, order: messages.SnapshotWeights, checkpoint: Path) -> None:
+    def link_weights(self, order: messages.SnapshotWeights, checkpoint: Path) -> None:
         for clone in order.clones:
             try:
                 link_checkpoint(checkpoint, RunDir(self.directory.path.parent / str(clone)).start)
@@ -165,7 +165,7 @@ class RunThread(threading.Thread):
         self._report(messages.WeightsReady(self.run_id, order.clones))
 
     def turn_seconds(self) -> float:
-        """The time the floor was held since the turn began; a new turn begins."""
+        """The time the lock was held since the turn began; a new turn begins."""
         seconds, self._turn_began = self.slot.held - self._turn_began, self.slot.held
         return seconds
 

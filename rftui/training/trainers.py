@@ -51,7 +51,7 @@ class TrainerBuilder:
         return self._setup.load(self._experiment.spec(fit))
 
     def build(self, run: Run) -> Built:
-        """The run's trainer. Called by the thread that holds the floor. Raises UserError, and what TRL raises."""
+        """The run's trainer. Called by the thread that holds the lock. Raises UserError, and what TRL raises."""
         spec = self.spec(run.fit)
         train, evaluation = data.load(self._experiment, run.fit)
         directory = self._experiment.run(run.id)

@@ -1,4 +1,4 @@
-"""One run thread at a time holds the floor: it trains until its turn ends, or carries out an order and steps back."""
+"""One run thread at a time holds the lock: it trains until its turn ends, or carries out an order and steps back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Closed(BaseException):
 
 
 class Turnstile:
-    """`capture` and `restore` save and put back the process-wide state of the thread that holds the floor."""
+    """`capture` and `restore` save and put back the process-wide state of the thread that holds the lock."""
 
     def __init__(self, capture: Callable[[], Any], restore: Callable[[Any], None]) -> None:
         self._capture = capture
@@ -22,7 +22,7 @@ class Turnstile:
         self._change = threading.Condition()
         self._holder: Slot | None = None
         self._training: Slot | None = None
-        self._errands: deque[Slot] = deque()
+        self._waiting: deque[Slot] = deque()
         self._closed = False
 
     def train(self, slot: Slot) -> None:
@@ -41,8 +41,8 @@ class Turnstile:
                 return False
             slot._orders.append(order)
             slot._unseen = True
-            if slot is not self._holder and slot not in self._errands:
-                self._errands.append(slot)
+            if slot is not self._holder and slot not in self._waiting:
+                self._waiting.append(slot)
             self._pass()
             return True
 
@@ -54,14 +54,14 @@ class Turnstile:
 
     def _pass(self) -> None:
         if self._holder is None:
-            self._holder = self._errands.popleft() if self._errands else self._training
+            self._holder = self._waiting.popleft() if self._waiting else self._training
             self._change.notify_all()
 
 
 class Slot:
     """A run's place at the turnstile. All but `ordered` are called by the run's own thread.
 
-    `held` is the time in seconds that the thread has held the floor.
+    `held` is the time in seconds that the thread has held the lock.
     """
 
     def __init__(self, turnstile: Turnstile) -> None:
@@ -79,7 +79,7 @@ class Slot:
 
     @property
     def left(self) -> bool:
-        """Whether its thread has given the floor up for good; it may still be alive for a moment."""
+        """Whether its thread has given the lock up for good; it may still be alive for a moment."""
         return self._left
 
     def ordered(self, kind: type) -> bool:
@@ -87,7 +87,7 @@ class Slot:
         return any(isinstance(order, kind) for order in tuple(self._orders))
 
     def enter(self) -> None:
-        """Wait for the floor."""
+        """Wait for the lock."""
         turnstile = self._turnstile
         with turnstile._change:
             turnstile._change.wait_for(lambda: turnstile._holder is self or turnstile._closed)
@@ -112,7 +112,7 @@ class Slot:
                 self._orders.remove(order)
                 return order
             with turnstile._change:
-                if turnstile._training is self and not turnstile._errands:
+                if turnstile._training is self and not turnstile._waiting:
                     return None
             self._step_back()
             self.enter()
@@ -123,12 +123,12 @@ class Slot:
                 self._turnstile._training = None
 
     def leave(self) -> list[Any]:
-        """Give the floor up for good; returns the orders that were not carried out."""
+        """Give the lock up for good; returns the orders that were not carried out."""
         self.end_turn()
         with self._turnstile._change:
             self._left = True
-            if self in self._turnstile._errands:
-                self._turnstile._errands.remove(self)
+            if self in self._turnstile._waiting:
+                self._turnstile._waiting.remove(self)
         if self._turnstile._holder is self:
             self._pass_on()
         self._state = None
@@ -144,5 +144,5 @@ class Slot:
         with turnstile._change:
             turnstile._holder = None
             if self._unseen and not self._left:  # it came as this thread was about to step back
-                turnstile._errands.append(self)
+                turnstile._waiting.append(self)
             turnstile._pass()

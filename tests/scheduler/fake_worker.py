@@ -158,7 +158,7 @@ class FakeWorker(threading.Thread):
             case messages.SnapshotWeights(run, clones):
                 checkpoint = self.save(run) if run in self.steps else newest_checkpoint(self.folder(run).checkpoints)
                 if checkpoint:
-                    self.pin(run, clones, checkpoint)
+                    self.link_weights(run, clones, checkpoint)
 
     def folder(self, run) -> RunDir:
         return self.experiment.run(run)
@@ -233,7 +233,7 @@ class FakeWorker(threading.Thread):
         self.link.report(messages.Saved(run, self.steps[run], str(path)))
         return path
 
-    def pin(self, run, clones, checkpoint):
+    def link_weights(self, run, clones, checkpoint):
         for clone in clones:
             link_checkpoint(checkpoint, self.folder(clone).start)
         self.link.report(messages.WeightsReady(run, clones))

@@ -170,7 +170,7 @@ def dies(config):
 
 
 def test_a_worker_whose_device_can_do_nothing_any_more_ends(crew):
-    """With the floor held: no other run trains there and fails of it."""
+    """With the lock held: no other run trains there and fails of it."""
     ended = queue.Queue()
     made = crew(dies, probe=lambda device: "CUDA error: an illegal memory access", end=ended.put)
     made.link.ask(messages.Turn(Run(1, "a")), messages.Turn(Run(2, "b")))

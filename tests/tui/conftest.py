@@ -66,7 +66,7 @@ class Shown:
 @pytest.fixture(scope="session", autouse=True)
 def short_waits():
     """Textual's pilot waits three times a key until the process has done next to nothing for 20 ms, a little longer
-    than until the screen is painted. Both happen ten times as fast here; no test waits for less than it did."""
+    than until the screen is painted. Here both are a tenth as long."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(_wait, "SLEEP_GRANULARITY", _wait.SLEEP_GRANULARITY / 10)
         patched.setattr(textual_screen, "UPDATE_PERIOD", textual_screen.UPDATE_PERIOD / 10)
