@@ -10,7 +10,7 @@ from typing import Any
 
 from rftui import paths
 from rftui.automl import rules
-from rftui.automl.grid import expand
+from rftui.automl.sources import source
 from rftui.chunks import chunks_per_epoch
 from rftui.config.generation import GENERATION, generation_faults, rows_per_step
 from rftui.config.nearest import nearest
@@ -67,7 +67,7 @@ class Fit:
         self.datasets = {name: _dataset(given, name, faults) for name, given in datasets.items()}
         run_configs: list[RunConfig] = []
         try:
-            run_configs = expand([] if group is None else group)
+            run_configs = source(group).propose([])
         except UserError as fault:
             faults += fault.lines
         self.spec = Spec(

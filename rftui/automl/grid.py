@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from os import PathLike
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from rftui.config.spec import RunConfig, plain_value
 from rftui.config.values import native, numbers
 from rftui.errors import UserError
 from rftui.redaction import redact
-from rftui.runs import flatten
+from rftui.runs import Run, flatten
 
 ALGOS = ("SFT", "DPO", "GRPO")
 """What can be trained."""
@@ -34,9 +34,10 @@ class RFGridSearch:
     def __repr__(self) -> str:
         return f"RFGridSearch({self.configs!r}, trainer_type={self.trainer_type!r})"
 
-    def run_configs(self) -> list[RunConfig]:
-        """One config a combination; the last `List` varies fastest. Raises one UserError for all that is wrong."""
-        return expand(self.configs, self.trainer_type)
+    def propose(self, runs: Sequence[Run]) -> list[RunConfig]:
+        """One config a combination as the fit begins, and nothing later; the last `List` varies fastest. Raises one
+        UserError for all that is wrong."""
+        return [] if runs else expand(self.configs, self.trainer_type)
 
 
 def expand(group: Any, trainer_type: str | None = None) -> list[RunConfig]:
@@ -48,7 +49,7 @@ def expand(group: Any, trainer_type: str | None = None) -> list[RunConfig]:
     made: list[tuple[RunConfig, frozenset[str]]] = []
     for config, algo in _configs(group, trainer_type, faults):
         try:
-            made += [_leaf(alternative, algo) for alternative in _alternatives(vars(config), "")]
+            made += [_run_config(alternative, algo) for alternative in _alternatives(vars(config), "")]
         except UserError as fault:
             faults += fault.lines
     if not made and not faults:
@@ -135,7 +136,7 @@ def _data(node: Any, name: str) -> tuple[Any, str | None]:
     return (vars(node) if isinstance(node, Recorded) else recorded(node)), algo
 
 
-def _leaf(alternative: _Alternative, trainer_type: str | None) -> tuple[RunConfig, frozenset[str]]:
+def _run_config(alternative: _Alternative, trainer_type: str | None) -> tuple[RunConfig, frozenset[str]]:
     config, swept, told = alternative
     if trainer_type and told and trainer_type != told:
         raise UserError(f"trainer_type is {trainer_type!r}, but the training_args are of {told}: make them agree")

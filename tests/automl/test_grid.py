@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from rftui.automl import List, RFGridSearch, RFLoraConfig, RFModelConfig, RFSFTConfig
 from rftui.automl.grid import expand
+from rftui.automl.sources import RunSource, source
 from rftui.errors import UserError
 from rftui.naming import NAME_WIDTH, run_name
+from rftui.runs import Run
 
 VALUES = st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), st.text("ab.-/", max_size=5), st.none())
 NAMES = st.sampled_from(["learning_rate", "seed", "optim", "max_steps", "weight_decay"])
@@ -51,7 +53,7 @@ def test_the_last_list_varies_fastest_and_lists_nest():
     group = RFGridSearch(
         List([RFModelConfig(List(["a", "b"]), peft_config=List([RFLoraConfig(r=List([4, 8])), None])), one()])
     )
-    made = [run_config.config for run_config in group.run_configs()]
+    made = [run_config.config for run_config in group.propose([])]
     assert [(config["model_name"], (config["peft_config"] or {}).get("r")) for config in made] == [
         ("a", 4), ("a", 8), ("a", None), ("b", 4), ("b", 8), ("b", None), ("m", 8),
     ]  # fmt: skip
@@ -240,3 +242,11 @@ def test_text_that_is_not_utf8_is_named(value):
     with pytest.raises(UserError, match="model_name is .*not valid UTF-8") as fault:
         expand(RFModelConfig(value))
     fault.value.lines[0].encode()
+
+
+def test_a_grid_proposes_all_of_itself_once():
+    group = RFGridSearch(RFModelConfig("m", training_args=RFSFTConfig(learning_rate=List([1e-4, 1e-3]))))
+    assert isinstance(group, RunSource) and source(group) is group
+    first = group.propose([])
+    assert len(first) == 2 and group.propose([Run(1, "a"), Run(2, "b")]) == []
+    assert [made.knobs for made in source(group.configs).propose([])] == [made.knobs for made in first]

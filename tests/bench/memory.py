@@ -68,7 +68,7 @@ def train(count: int) -> None:
             ),
             trainer_type="SFT",
         )
-        run_configs = group.run_configs()[:count]
+        run_configs = group.propose([])[:count]
         Spec(run_configs, num_chunks=4).save(experiment.spec(1))
         device = torch.device("cpu")
         before = psutil.Process().memory_info().rss
