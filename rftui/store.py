@@ -143,6 +143,8 @@ class Store(Metrics):
         try:
             return write()
         except sqlite3.Error as error:
+            if not hasattr(error, "sqlite_errorcode"):  # a value that cannot be bound: the transaction is whole
+                raise
             trouble = _unwritten(self._path, error)
             self._db.rollback()
             if self.when_full is None or not _disk_full(error):

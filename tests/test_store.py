@@ -312,3 +312,12 @@ def test_an_older_file_stays_as_it_was_where_it_cannot_be_brought_up_to_date(old
     monkeypatch.undo()
     assert Store.read(old).meta("version") == "1"
     assert Store(old).chunk_ends() == {}
+
+
+def test_a_value_that_cannot_be_kept_costs_nothing_else_of_its_transaction(store):
+    store.when_full = lambda trouble: pytest.fail("the disk is not full")
+    store.set_meta("kept", "1")
+    with pytest.raises(sqlite3.Error):
+        store.set_meta("not kept", object())
+    store.commit()
+    assert store.meta("kept") == "1"
