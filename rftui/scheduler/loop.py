@@ -133,17 +133,23 @@ class Scheduler:
 
     def _hear(self) -> None:
         """Wait for a message, until something else is due, and take what has come by then."""
-        while self.ending.held:
-            self.receive(self.ending.held.popleft())
+        self._take_held()
         due = self.registry.due()
         timeout = HOUSEKEEPING if due is None else due or 0.001
         try:
             self.receive(self.server.inbox.get(timeout=timeout if self.crew.begun else min(timeout, 0.1)))
             # Only what has come by now: workers could report faster than they are read.
             for _ in range(self.server.inbox.qsize()):
-                self.receive(self.server.inbox.get())
+                self._take_held()
+                self.receive(self.server.inbox.get_nowait())  # a wait for room may have taken it
         except queue.Empty:
             pass
+        self._take_held()
+
+    def _take_held(self) -> None:
+        """Take in what came while the disk was full, before anything that came later."""
+        while self.ending.held:
+            self.receive(self.ending.held.popleft())
 
     def _flush(self) -> None:
         self.registry.flush()
@@ -260,8 +266,10 @@ class Scheduler:
 
     def _put_down(self) -> None:
         """Keep what the workers said last, and how everything stands."""
+        self._take_held()
         while not self.server.inbox.empty():
             self.receive(self.server.inbox.get())
+            self._take_held()
         if self.crew.begun:
             self.turns.snapshots.all_lost()
             discard_deleted(self.registry)

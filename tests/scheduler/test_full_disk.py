@@ -9,7 +9,7 @@ from fake_worker import FakeHost
 from rftui import messages
 from rftui.errors import UserError
 from rftui.runs import DONE
-from rftui.scheduler import loop
+from rftui.scheduler import ending, loop
 from rftui.store import Store, Unwritten
 
 
@@ -169,3 +169,31 @@ def test_signals_while_it_gives_up(experiment, world, disk):
     finally:
         loop.Scheduler = real
     assert world.trained == [(1, 1)], "the worker was killed at the step that held it"
+
+
+def test_what_came_while_the_disk_was_full_is_taken_in_before_what_came_later(experiment, world, monkeypatch):
+    monkeypatch.setattr(ending, "HOUSEKEEPING", 0.1)
+    taken = []
+
+    class Full:
+        """A message whose handling waits for room."""
+
+    class Scheduler(loop.Scheduler):
+        def __init__(self, *how):
+            super().__init__(*how)
+            for message in (Full(), messages.Report("x", 1, []), messages.Report("x", 2, [])):
+                self.server.inbox.put(message)
+
+        def receive(self, message):
+            match message:
+                case Full():
+                    self.ending.wait_for_room(Unwritten("exp cannot be written: full", code=1))
+                    self.server.inbox.put(messages.Report("x", 3, []))
+                case messages.Report("x", number):
+                    taken.append(number)
+                case _:
+                    super().receive(message)
+
+    monkeypatch.setattr(loop, "Scheduler", Scheduler)
+    assert loop.run(experiment, 1, devices="cpu") == 0
+    assert taken == [1, 2, 3]
