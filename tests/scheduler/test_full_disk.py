@@ -195,5 +195,5 @@ def test_what_came_while_the_disk_was_full_is_taken_in_before_what_came_later(ex
                     super().receive(message)
 
     monkeypatch.setattr(loop, "Scheduler", Scheduler)
-    assert loop.run(experiment, 1, devices="cpu") == 0
+    assert loop.run(experiment, 1, devices="cpu", host=FakeHost(world)) == 0
     assert taken == [1, 2, 3]
