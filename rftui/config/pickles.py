@@ -129,7 +129,7 @@ class Unpickler(pickle.Unpickler):
             number = given[place]
             if number not in self._known:
                 self.made[number] = make(*given[:place], None, *given[place + 1 :])
-            return self._known.get(number) or self.made[number]
+            return self._known[number] if number in self._known else self.made[number]
 
         return fresh
 

@@ -84,7 +84,8 @@ class RunReports:
         self._turns.leave(run, 0.0)
         if path:
             run.checkpoint = path
-        if self._turns.placements[run.id].faults:
+        # What was done past the checkpoint of a run that was freed unsaved is void; its deletion may have been undone.
+        if self._turns.placements[run.id].faults or (step and not path):
             self._turns.put_back(run)
         elif run.state == STOPPING:
             run.state = STOPPED

@@ -33,8 +33,8 @@ def test_a_seed_draws_the_same_kills_each_time():
 @pytest.fixture
 def outcome(tmp_path):
     """Of one run of three steps, as store and MLflow have it."""
-    final = tmp_path / "final"
-    final.mkdir()
+    final = tmp_path / "runs" / "1" / "final"
+    final.mkdir(parents=True)
     (final / "adapter_model.safetensors").write_bytes(b"weights")
     store = Store.create(tmp_path / "experiment.db")
     store.add_run(Run(0, "r", state=DONE, step=3, final=str(final)))
@@ -92,7 +92,7 @@ def test_what_is_kept_or_sent_otherwise_is_told(outcome, database, statement, to
 
 def test_other_weights_are_told(outcome, tmp_path):
     reference = outcome()
-    (tmp_path / "final" / "adapter_model.safetensors").write_bytes(b"Weights")
+    (tmp_path / "runs" / "1" / "final" / "adapter_model.safetensors").write_bytes(b"Weights")
     assert differences(reference, outcome()) == ["r: other weights than the undisturbed run's"]
 
 

@@ -64,7 +64,7 @@ class Case:
         work = folder.with_name("work")
         work.mkdir(parents=True)
         (work / "adapter_model.safetensors").write_text("weights")
-        commit(work, folder, {"step": step, "row": 12, "rows": 26})
+        commit(work, folder, {"step": step, "epoch": 0.0, "row": 12, "rows": 26})
         return folder
 
     def script(self, *lineage, step=14, gpu=False):
