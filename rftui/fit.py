@@ -162,7 +162,7 @@ class Fit:
         for switch in self.rules.values():
             switch.after = {run.id: run.chunks for run in store.runs()}  # earlier fits were not given these rules
             if switch.on:
-                store.log(f"rule {switch.rule.name} is on: {switch.rule.about}", level="info")
+                store.log(f"Rule {switch.rule.name} is on: {switch.rule.about}", level="info")
         store.set_meta("rules", rules.written(self.rules))
         taken: set[str] = set()
         for index, run_config in enumerate(self.spec.run_configs):

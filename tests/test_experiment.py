@@ -262,7 +262,7 @@ def test_rules_are_checked_with_the_rest_and_kept_with_the_experiment(trained):
     experiment = Experiment("f")
     experiment.run_fit(CONFIGS, None, ROWS, rules=RFSuccessiveHalving(3))
     store = store_of(experiment)
-    assert "rule halving is on: after chunk 1, 3, 9, ... the best 1 in 3 go on, at first half" in store.said
+    assert "Rule halving is on: after chunk 1, 3, 9, ... the best 1 in 3 go on, at first half" in store.said
     kept = rules.read(store.meta["rules"])
     assert kept == rules.switches(RFSuccessiveHalving(3))[0]
     for run in store.rows:

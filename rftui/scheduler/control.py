@@ -6,7 +6,7 @@ import traceback
 
 from rftui.config.generation import steps_apart
 from rftui.errors import UserError
-from rftui.messages import Clone, Command, Delete, Finish, Interrupt, Reply, Resume, RunCommand, SetRule, Stop
+from rftui.messages import Clone, Command, Delete, Finish, Interrupt, Reply, Resume, RunCommand, SetRule, Stop, Undo
 from rftui.runs import DELETED, DONE, FAILED, STOPPED, STOPPING, WAITING, Run, refusal, why_not
 from rftui.scheduler.cloning import Cloning
 from rftui.scheduler.ending import Ending
@@ -73,7 +73,8 @@ class Control:
         if isinstance(command, Clone):
             reply = self._cloning.clone(command, run, _asked(command))
             if reply.ok and command.stop_parent and not why_not(run, "stop"):
-                reply.text += f"; {self._carry_out(Stop(run.id, by=command.by), run)}"
+                stopped = self._carry_out(Stop(run.id, by=command.by), run)
+                reply.text += f"; {stopped[0].lower()}{stopped[1:]}"
             return reply
         return Reply(command.id, True, self._carry_out(command, run))
 
@@ -86,8 +87,10 @@ class Control:
                 text = self._resume(run)
             case Delete():
                 text = self._delete(run)
-            case _:
+            case Undo():
                 text = self._undo(run)
+            case _:
+                raise TypeError(f"no such op: {command.op}")
         self._registry.touch(run)
         self._registry.log(f"{text} ({_asked(command)})", run)
         return text

@@ -52,7 +52,7 @@ class Rules:
         self._registry.store.set_meta(_META, rules.written(self._switches))
         self._looked = -1
         self._show()
-        return f"rule {name} is {self._format_switch(self._switches[name])}"
+        return f"Rule {name} is {self._format_switch(self._switches[name])}"
 
     def _verdicts(self) -> tuple[str, list[Verdict]] | None:
         """Those of the first rule that decides something now."""

@@ -87,7 +87,7 @@ def test_the_parent_stops_with_the_command_that_clones_it_and_not_where_that_is_
     refused = seen.ask("clone", 1, {RATE: -1.0}, warm=True, stop_parent=True)
     assert not refused.ok and seen.runs[1].state == RUNNING
     answer = seen.ask("clone", 1, {RATE: 1e-5}, warm=True, stop_parent=True)
-    assert answer.ok and answer.text.endswith("after its next step; Run 1 stops at its next step")
+    assert answer.ok and answer.text.endswith("after its next step; run 1 stops at its next step")
     world.came("cpu")
     hold.go.set()
     assert seen.state(1, STOPPED).step == 3

@@ -103,12 +103,12 @@ def test_a_rule_is_switched_on_and_off_while_it_trains(halved, play, eyes, exper
     assert [each.on for each in seen.experiment.rules] == [False, False, False]
     answer = seen.ask("rule", changes={"on": True}, name="halving")
     assert (answer.ok, answer.text) == (
-        True, "rule halving is on: it judges after chunk 2, then 4 (reduction_factor 2, min_chunks 1)",
+        True, "Rule halving is on: it judges after chunk 2, then 4 (reduction_factor 2, min_chunks 1)",
     )  # fmt: skip
     seen.until(lambda: rule(seen, "halving").on)
     assert seen.told(f"{answer.text} (by key)")
     answer = seen.ask("rule", changes={"on": False}, name="halving", by="cli")
-    assert answer.text == "rule halving is off" and seen.told("rule halving is off (from the shell)")
+    assert answer.text == "Rule halving is off" and seen.told("Rule halving is off (from the shell)")
     changes = {"on": True, "reduction_factor": 3, "min_chunks": 2}
     answer = seen.ask("rule", changes=changes, name="halving", by="python")
     assert "it judges after chunk 2, then 6" in answer.text
@@ -133,11 +133,11 @@ def test_a_rule_that_comes_too_late_says_so(halved, play, eyes, experiment):
     answer = seen.ask("rule", changes={"on": True}, name="halving")
     assert "it has nothing left to judge: its next would be after chunk 4 of 3" in answer.text
     answer = seen.ask("rule", changes={"on": True}, name="early")
-    assert answer.text == "rule early is on: it judges each run from its next chunk end on (patience 3, min_delta 0)"
+    assert answer.text == "Rule early is on: it judges each run from its next chunk end on (patience 3, min_delta 0)"
     hold.go.set()
     finished(seen)
     answer = seen.ask("rule", changes={"on": True}, name="median")
-    assert answer.text.startswith("rule median is on: no run is active now")
+    assert answer.text.startswith("Rule median is on: no run is active now")
     assert [run.state for run in seen.runs.values()] == [DONE] * 3
 
 
