@@ -240,7 +240,7 @@ class Scheduler:
 
     def close(self) -> int:
         """Put everything down; the exit code, or what ended it raised."""
-        self.workers.end(10.0)
+        self.ending.attempt("ending the workers", lambda: self.workers.end(10.0))
         if self.ending.kept:
             try:
                 self._put_down()
@@ -252,7 +252,7 @@ class Scheduler:
             self.ending.attempt("printing the summary", self._printer.summary)
         self.ending.attempt("ending the tracker", self._let_tracking_end)
         self.ending.attempt("closing the database", self.store.close)
-        self.server.close()  # last: a viewer that waits for the end leaves when its link is lost
+        self.ending.attempt("closing the link", self.server.close)  # last: a viewer leaves when its link is lost
         if self.ending.trouble:
             raise self.ending.trouble
         if self.crew.broken:

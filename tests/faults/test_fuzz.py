@@ -26,7 +26,6 @@ FAULTS = [
     "scheduler:rftui.scheduler.registry.Registry.points:4:RuntimeError",
     "scheduler:sqlite3.execute_in_rftui.store.Store._write:9:OperationalError",
     "scheduler:sqlite3.commit_in_rftui.store.Store._attempt:6:OperationalError",
-    "scheduler:json.loads_in_rftui.checkpoints.checkpoint_marker:4:ValueError",
     "scheduler:os.listdir_in_rftui.checkpoints.checkpoints_in:2:EIO",
     "scheduler:rftui.link.WorkerLink.tasks:3:RuntimeError",
     "scheduler:rftui.link._taken:4:EOFError",

@@ -29,6 +29,10 @@ class Eyes:
     """A viewer that keeps what it is told."""
 
     def __init__(self, experiment):
+        for _ in range(2000):  # a scheduler that was started just now holds the experiment in a moment
+            if experiment.alive():
+                break
+            threading.Event().wait(0.01)
         self.viewer = attach(experiment).wait(20)
         self.runs, self.experiment, self.events, self.updates, self.replies = {}, None, [], [], {}
         self.snapshot, self.points, self.rewound, self.devices, self.schema = None, [], [], {}, {}
